@@ -1,0 +1,18 @@
+"""Data sets, and how they are divided among clients."""
+
+from fedfi.data.dataset import Dataset, Examples
+from fedfi.data.federated import ClientData, FederatedData
+from fedfi.data.partition import partitions
+from fedfi.data.sources import available, load
+from fedfi.data.split import federate
+
+__all__ = [
+    "ClientData",
+    "Dataset",
+    "Examples",
+    "FederatedData",
+    "available",
+    "federate",
+    "load",
+    "partitions",
+]

@@ -1,0 +1,41 @@
+"""FedProx: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+
+| paper | here |
+|---|---|
+| mu, Eq. 2: h(w) = F(w) + mu/2 ||w - w_t||^2 | `proximal` |
+
+Deviations: none in the objective. The paper lets clients stop at different accuracies (gamma-inexact solutions);
+here the length of local work is the task's `[train]` table, the same for all.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.averaging.server import Averaging
+from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.client import Client
+from fedfi.federation.training import Trained, train_locally
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class FedProx(Averaging):
+    """Federated averaging with a proximal term that keeps clients near the global model."""
+
+    proximal: Annotated[float, Field(ge=0, description="weight mu of the proximal term")] = 0.01
+
+    def train(self, client: Client) -> Trained:
+        """Local training on the loss plus mu/2 times the squared distance from the global model."""
+        vector = client.workbench.vector
+        start, gradient = vector.detach().clone(), vector.grad
+        assert gradient is not None  # made with the workbench
+
+        def pull() -> None:
+            if self.proximal:
+                gradient.add_(vector.detach() - start, alpha=self.proximal)
+
+        return train_locally(client, adjust=pull)

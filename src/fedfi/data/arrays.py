@@ -1,0 +1,165 @@
+"""From numpy arrays and labels of any kind to data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedfi.data.dataset import Dataset
+from fedfi.errors import InputError, unknown
+from fedfi.models.shapes import InputSpec
+
+Array = np.ndarray[Any, Any]
+
+# The names that inputs, targets and groups go by, for train and test: MedMNIST's, Keras's, the plain ones.
+_LAYOUTS = (
+    ("train_images", "train_labels", "test_images", "test_labels"),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("x", "y", "test_x", "test_y"),
+)
+
+
+def from_arrays(arrays: Mapping[str, Any], name: str) -> tuple[Dataset, Dataset | None]:
+    """Data sets from named arrays: images, or tables of numbers.
+
+    Args:
+        arrays: ``train_images`` and ``train_labels`` (and ``test_images``, ``test_labels``) as MedMNIST has
+            them, or ``x_train``, ``y_train`` (``x_test``, ``y_test``), or ``x``, ``y`` (``test_x``,
+            ``test_y``); and ``groups`` (``test_groups``) of natural ids. Images ``[n, H, W]``, ``[n, H, W,
+            C]`` or ``[n, C, H, W]``, uint8 or float; tables ``[n, F]``. A validation split is left alone.
+        name: For messages and records.
+
+    Raises:
+        InputError: If names, shapes or values do not fit.
+    """
+    for layout in _LAYOUTS:
+        if layout[0] in arrays:
+            break
+    else:
+        expected = "; ".join(", ".join(layout[:2]) for layout in _LAYOUTS)
+        raise InputError(f"data {name!r} has the arrays {sorted(arrays)}, expected one of: {expected}")
+    for key in layout[1:2] if layout[2] not in arrays else layout[1:]:
+        if key not in arrays:
+            raise InputError(f"data {name!r} has {layout[0]!r} but no {key!r}")
+    targets, names = encode_labels(_one_a_row(arrays[layout[1]], f"{name}: {layout[1]}"), None, name)
+    train = from_inputs(arrays[layout[0]], targets, names, name, groups=arrays.get("groups"))
+    if layout[2] not in arrays:
+        return train, None
+    targets, _ = encode_labels(_one_a_row(arrays[layout[3]], f"{name}: {layout[3]}"), names, name)
+    return train, from_inputs(arrays[layout[2]], targets, names, name, groups=arrays.get("test_groups"))
+
+
+def from_inputs(
+    inputs: Any, targets: torch.Tensor, label_names: tuple[str, ...], name: str, *, groups: Any = None
+) -> Dataset:
+    """A data set of images or numbers; see `from_arrays` for the shapes."""
+    values = _numeric(inputs, name)
+    if values.ndim >= 3:
+        values = _channels_first(values, name)
+        kind = "image"
+        values = values if values.dtype == np.uint8 else values.astype(np.float32)
+    else:
+        kind = "tabular"
+        values = values.reshape(len(values), -1).astype(np.float32)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            column = int(bad.sum(0).argmax())
+            raise InputError(
+                f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}"
+            )
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return Dataset(
+        inputs=tensor,
+        targets=targets,
+        spec=InputSpec(kind=kind, shape=tuple(tensor.shape[1:]), classes=len(label_names)),  # type: ignore[arg-type]
+        name=name,
+        groups=None if groups is None else tuple(str(group) for group in np.asarray(groups).ravel()),
+        group_column=None if groups is None else "groups",
+        label_names=label_names,
+    )
+
+
+def encode_labels(
+    labels: Array | Sequence[Any], known: tuple[str, ...] | None, name: str
+) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Labels of any kind as classes ``0 .. C - 1``, in sorted order (numbers by value).
+
+    Args:
+        labels: ``[n]``, numbers, truth values or strings.
+        known: The label of each class, where the training set has fixed them; None: fix them now.
+        name: For messages.
+
+    Returns:
+        Classes, int64 ``[n]``; the label of each class.
+
+    Raises:
+        InputError: If labels are missing, look continuous, or are not among `known`.
+    """
+    values = np.asarray(labels)
+    if values.dtype.kind not in "biufUS":
+        missing = sum(value is None or value != value for value in values.tolist())
+        if missing:
+            raise InputError(f"data {name!r}: {missing} labels are missing")
+        values = np.asarray([str(value) for value in values.tolist()])
+    if values.dtype.kind == "f":
+        missing = int(np.isnan(values).sum())
+        if missing:
+            raise InputError(f"data {name!r}: {missing} labels are missing")
+        if (values != np.round(values)).any():
+            raise InputError(
+                f"data {name!r}: labels such as {values[values != np.round(values)][0]} are no classes"
+            )
+        values = values.astype(np.int64)
+    if known is None:
+        present, classes = np.unique(values, return_inverse=True)
+        if len(present) < 2:
+            raise InputError(
+                f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes"
+            )
+        names = tuple(str(label) for label in present.tolist())
+        return torch.from_numpy(classes.astype(np.int64)), names
+    number = {label: i for i, label in enumerate(known)}
+    strings = [str(label) for label in values.tolist()]
+    for label in strings:
+        if label not in number:
+            raise InputError(f"data {name!r}, test set: " + unknown("label", label, known))
+    return torch.tensor([number[label] for label in strings], dtype=torch.int64), known
+
+
+def _one_a_row(labels: Any, name: str) -> Array:
+    """Labels ``[n]`` from ``[n]`` or ``[n, 1]``."""
+    values = np.asarray(labels)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise InputError(f"{name} has shape {list(values.shape)}, expected one label an example")
+    return values
+
+
+def _numeric(inputs: Any, name: str) -> Array:
+    values = np.asarray(inputs)
+    if values.ndim < 1 or values.dtype.kind not in "biuf":
+        raise InputError(
+            f"data {name!r}: inputs must be an array of numbers, got {values.dtype} {list(values.shape)}"
+        )
+    return values
+
+
+def _channels_first(images: Array, name: str) -> Array:
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4:
+        raise InputError(f"data {name!r}: images must have 3 or 4 dimensions, got {list(images.shape)}")
+    if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.dtype != np.uint8 and images.dtype.kind in "iub":
+        low, high = int(images.min()), int(images.max())
+        if low < 0 or high > 255:
+            raise InputError(
+                f"data {name!r}: whole-numbered pixels run from {low} to {high}, expected 0 to 255"
+            )
+        images = images.astype(np.uint8)
+    return images

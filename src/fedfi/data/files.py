@@ -1,0 +1,240 @@
+"""Data sets from files and folders: csv, parquet, npz, idx, and folders of pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedfi.data import arrays, images, tables, text
+from fedfi.data.dataset import Dataset
+from fedfi.data.partition import whole
+from fedfi.data.tables import Options
+from fedfi.errors import InputError, unknown
+from fedfi.models.shapes import InputSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Pair = tuple[Dataset, Dataset | None]
+_TABLES = (".csv", ".tsv", ".parquet")
+_READABLE = (*_TABLES, ".npz")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table, apart from a column of encoded images where it has one.
+
+    Attributes:
+        frame: The other columns.
+        images: Contents of an image file a row, or None.
+        missing: Whether numbers may be missing.
+    """
+
+    frame: pd.DataFrame
+    images: list[bytes] | None = None
+    missing: bool = False
+
+
+def read_path(path: Path, name: str, options: Options) -> Pair:
+    """Reads a file or folder of the user's, or of a named data set.
+
+    Args:
+        path: A csv, tsv, parquet or npz file, or a folder: with ``train.*`` (and ``test.*``) tables, one
+            table or npz file, gzipped idx files, or a sub-folder of pictures a class, perhaps under ``train``
+            and ``test``.
+        name: For messages and records.
+        options: What columns mean, and the path of a test set.
+
+    Raises:
+        InputError: If it cannot be understood.
+    """
+    test = None if options.test is None else Path(options.test).expanduser()
+    if test is not None and not test.exists():
+        raise InputError(f"data {name!r}: no test set at {test}")
+    if path.is_dir():
+        return _read_folder(path, test, name, options)
+    if path.suffix in _TABLES:
+        return _read_tables([path], [] if test is None else [test], name, options)
+    if path.suffix == ".npz":
+        _refuse(options, name, "npz file", "label", "group", "columns", "text")
+        return _read_npz(path, test, name)
+    raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _READABLE))
+
+
+def _read_tables(train: list[Path], test: list[Path], name: str, options: Options) -> Pair:
+    for path in test:
+        if path.suffix not in _TABLES:
+            raise InputError(f"data {name!r}: the test set must be a table like {train[0].name}, got {path}")
+    return from_rows(_read_table(train, name), _read_table(test, name) if test else None, name, options)
+
+
+def from_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pair:
+    """Data sets of images, texts or features, whichever the table and the options say."""
+    if train.images is not None:
+        return _from_image_rows(train, test, name, options)
+    if options.text is not None:
+        return _from_text_rows(train, test, name, options)
+    return tables.from_frame(
+        train.frame, None if test is None else test.frame, name, options, missing=train.missing
+    )
+
+
+def from_arrow(table: pa.Table) -> Rows:
+    """Rows of an arrow table; its images are structs of ``bytes`` and ``path`` as on the Hugging Face hub."""
+    import pyarrow as pa
+
+    for field in table.schema:
+        if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
+            encoded = table.column(field.name).combine_chunks().field("bytes").to_pylist()
+            return Rows(table.drop_columns([field.name]).to_pandas(), encoded)
+    return Rows(table.to_pandas())
+
+
+def _from_image_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pair:
+    _refuse(options, name, "table of images", "columns", "text")
+    test_frame = None if test is None else test.frame
+    targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
+    data = _images(images.decode(train.images or [], name), targets, names, name)
+    data = dataclasses.replace(data, **tables.groups(train.frame, options, name))
+    if test is None or test_targets is None:
+        return data, None
+    if test.images is None:
+        raise InputError(f"data {name!r}: the training set has images, the test set none")
+    tested = _images(images.decode(test.images, name), test_targets, names, name)
+    return data, dataclasses.replace(tested, **tables.groups(test.frame, options, name, test=True))
+
+
+def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pair:
+    test_frame = None if test is None else test.frame
+    targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
+    length = whole("length", 64 if options.length is None else options.length, least=1)
+    texts = _texts(train.frame, str(options.text), name)
+    if options.tokenizer is None:
+        size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
+        encode, vocabulary, padding = text.train_tokenizer(texts, size, length)
+    elif options.vocabulary is None:
+        encode, vocabulary, padding = text.pretrained_tokenizer(options.tokenizer, length)
+    else:
+        raise InputError(
+            f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out"
+        )
+    spec = InputSpec("text", (length,), len(names), vocabulary, padding)
+
+    kept = tables.groups(train.frame, options, name)
+    data = Dataset(encode(texts), targets, spec, name, label_names=names, **kept)
+    if test is None or test_targets is None:
+        return data, None
+    texts, kept = (
+        _texts(test.frame, str(options.text), name),
+        tables.groups(test.frame, options, name, test=True),
+    )
+    return data, Dataset(encode(texts), test_targets, spec, name, label_names=names, **kept)
+
+
+def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:
+    values = tables.column(frame, key, name)
+    empty = int(values.isna().sum() + (values == "").sum())
+    if empty:
+        raise InputError(f"data {name!r}: {empty} texts are missing in column {key!r}")
+    return [str(value) for value in values.tolist()]
+
+
+def _read_table(paths: list[Path], name: str) -> Rows:
+    """Reads one table, perhaps in several files of one kind."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if paths[0].suffix == ".parquet":
+            return from_arrow(pa.concat_tables([pq.read_table(path) for path in paths]))
+        separator = "\t" if paths[0].suffix == ".tsv" else ","
+        frames = [pd.read_csv(path, sep=separator) for path in paths]
+    except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
+        raise InputError(f"data {name!r}: {paths[0]} cannot be read: {error}") from error
+    return Rows(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True), missing=True)
+
+
+def _read_npz(path: Path, test: Path | None, name: str) -> Pair:
+    data, official = arrays.from_arrays(_npz(path, name), name)
+    if test is None:
+        return data, official
+    if official is not None:
+        raise InputError(f"data {name!r}: {path.name} has a test set of its own, leave the option 'test' out")
+    other = _npz(test, name)
+    keys = {key: f"test_{key}" for key in ("x", "y", "groups")}
+    return arrays.from_arrays(_npz(path, name) | {keys.get(key, key): other[key] for key in other}, name)
+
+
+def _npz(path: Path, name: str) -> dict[str, arrays.Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"data {name!r}: {path} cannot be read: {error}") from error
+
+
+def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -> Pair:
+    for suffix in _TABLES:
+        parts = [sorted(folder.glob(f"{part}*{suffix}")) for part in ("train", "test")]
+        if parts[0]:
+            return _read_tables(parts[0], parts[1] if test is None else [test], name, options)
+    idx = [_idx(folder, part) for part in ("train", "t10k")]
+    if idx[0] is not None:
+        _refuse(options, name, "idx file", "label", "group", "columns", "text", "test")
+        keys = (("train_images", "train_labels"), ("test_images", "test_labels"))
+        found = {}
+        for pair, files in zip(keys, idx, strict=True):
+            found.update(zip(pair, files or (), strict=False))
+        return arrays.from_arrays({key: images.read_idx(file) for key, file in found.items()}, name)
+    single = sorted(file for file in folder.iterdir() if file.suffix in _READABLE)
+    if len(single) == 1:
+        return read_path(single[0], name, options)
+    if single:
+        names = ", ".join(file.name for file in single[:4])
+        raise InputError(
+            f"data {name!r}: {folder} has {len(single)} files ({names}); name one, or call them train and test"
+        )
+    return _read_pictures(folder, test, name, options)
+
+
+def _idx(folder: Path, part: str) -> tuple[Path, Path] | None:
+    found = [sorted(folder.glob(f"{part}-{kind}*")) for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    return (found[0][0], found[1][0]) if all(found) else None
+
+
+def _read_pictures(folder: Path, test: Path | None, name: str, options: Options) -> Pair:
+    _refuse(options, name, "folder of images", "label", "group", "columns", "text")
+    inner = {part: folder / part for part in ("train", "test")}
+    if inner["train"].is_dir() and images.class_folders(inner["train"]):
+        folder, official = inner["train"], inner["test"] if inner["test"].is_dir() else None
+        test = official if test is None else test
+    if not images.class_folders(folder):
+        raise InputError(
+            f"data {name!r}: {folder} holds neither a table ({', '.join(_READABLE)}) nor a sub-folder of "
+            "images for each class"
+        )
+    pixels, labels = images.read_folder(folder, name)
+    targets, names = arrays.encode_labels(labels, None, name)
+    data = _images(pixels, targets, names, name)
+    if test is None:
+        return data, None
+    pixels, labels = images.read_folder(test, name)
+    return data, _images(pixels, arrays.encode_labels(labels, names, name)[0], names, name)
+
+
+def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...], name: str) -> Dataset:
+    return arrays.from_inputs(pixels, targets, names, name)
+
+
+def _refuse(options: Options, name: str, what: str, *keys: str) -> None:
+    for key in keys:
+        if getattr(options, key) is not None:
+            raise InputError(f"data {name!r} is a {what}, which has no use for the option {key!r}")

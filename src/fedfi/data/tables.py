@@ -1,0 +1,199 @@
+"""Tables with named columns: labels, natural ids, numbers and categories.
+
+Numbers stay as they are, NaN where missing; what imputes and scales them is fitted after the split, on
+training rows alone (`Dataset.fitted`). Categories become one-hot columns, all zero where missing; that fixes
+their names in advance but learns nothing from any row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fedfi.data.arrays import encode_labels
+from fedfi.data.dataset import Dataset
+from fedfi.errors import InputError, unknown
+from fedfi.models.shapes import InputSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABELS = ("label", "labels", "target", "class", "y", "fine_label")
+_MOST_CATEGORIES = 256
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may say about a source.
+
+    Attributes:
+        label: Column of the labels; None: the first of `LABELS` that is there.
+        group: Column of the natural ids.
+        columns: Columns to use as features; None: all that are left.
+        text: Column of the text, which makes it a text data set.
+        test: Path of the test set.
+        vocabulary: Number of token ids of a tokenizer trained on the training texts.
+        length: Token ids an example.
+        tokenizer: Name or folder of a pretrained tokenizer.
+        augment: Random transforms of training images.
+    """
+
+    label: str | None = None
+    group: str | None = None
+    columns: tuple[str, ...] | None = None
+    text: str | None = None
+    test: str | None = None
+    vocabulary: int | None = None
+    length: int | None = None
+    tokenizer: str | None = None
+    augment: tuple[str, ...] | None = None
+
+
+def column(frame: pd.DataFrame, wanted: str, name: str) -> pd.Series:
+    """A column by name, or an `InputError` that names the nearest one."""
+    if wanted not in frame.columns:
+        raise InputError(f"data {name!r}: " + unknown("column", wanted, map(str, frame.columns)))
+    return frame[wanted]
+
+
+def label_column(frame: pd.DataFrame, options: Options, name: str) -> str:
+    """Name of the column of labels, the one asked for or the first usual one."""
+    if options.label is not None:
+        return str(column(frame, options.label, name).name)
+    for usual in LABELS:
+        if usual in frame.columns:
+            return usual
+    raise InputError(
+        f"data {name!r} has no column {', '.join(LABELS)}: name the column of labels with the option 'label' "
+        f"(choose from {', '.join(map(str, frame.columns))})"
+    )
+
+
+def labels(
+    train: pd.DataFrame, test: pd.DataFrame | None, options: Options, name: str
+) -> tuple[torch.Tensor, torch.Tensor | None, tuple[str, ...]]:
+    """Classes of train and test (or None), and the label of each class."""
+    key = label_column(train, options, name)
+    _refuse_missing(train, [key], name)
+    targets, names = encode_labels(train[key].to_numpy(), None, name)
+    if test is None:
+        return targets, None, names
+    _refuse_missing(test, [key], f"{name}, test set")
+    tested, _ = encode_labels(test[key].to_numpy(), names, name)
+    return targets, tested, names
+
+
+def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = False) -> dict[str, Any]:
+    """The fields `groups` and `group_column` of a data set, where one is asked for; a test may lack it."""
+    if options.group is None or (test and options.group not in frame.columns):
+        return {}
+    ids = column(frame, options.group, name)
+    if ids.isna().any():
+        raise InputError(
+            f"data {name!r}: {int(ids.isna().sum())} values of the group {options.group!r} are missing"
+        )
+    return {"groups": tuple(str(value) for value in ids.tolist()), "group_column": options.group}
+
+
+def from_frame(
+    train: pd.DataFrame, test: pd.DataFrame | None, name: str, options: Options, *, missing: bool
+) -> tuple[Dataset, Dataset | None]:
+    """Tabular data sets from tables.
+
+    Args:
+        train: One row an example.
+        test: As `train`, with the same columns, or None.
+        name: For messages and records.
+        options: What the columns mean.
+        missing: Whether numbers and categories may be missing.
+
+    Returns:
+        Train and test; numbers first, then the one-hot columns of the categories.
+
+    Raises:
+        InputError: If a column is unknown, missing, infinite, or has too many categories.
+    """
+    targets, test_targets, names = labels(train, test, options, name)
+    key = label_column(train, options, name)
+    if options.columns is None:
+        chosen = [c for c in map(str, train.columns) if c not in (key, options.group)]
+    else:
+        chosen = list(options.columns)
+        for wanted in chosen:
+            column(train, wanted, name)
+        if key in chosen:
+            raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
+    if not chosen:
+        raise InputError(f"data {name!r} has no columns to learn from besides {key!r}")
+    numbers, categories = _columns(train, chosen, name)
+    features = (*numbers, *(f"{c}={value}" for c, values in categories.items() for value in values))
+    one_hot = len(features) - len(numbers)
+
+    def build(frame: pd.DataFrame, classes: torch.Tensor, *, test: bool) -> Dataset:
+        if not missing:
+            _refuse_missing(frame, chosen, name)
+        values = torch.from_numpy(_values(frame, numbers, categories, name))
+        return Dataset(
+            inputs=values,
+            targets=classes,
+            spec=InputSpec(kind="tabular", shape=(len(features),), classes=len(names)),
+            name=name,
+            label_names=names,
+            feature_names=features,
+            one_hot=one_hot,
+            **groups(frame, options, name, test=test),
+        )
+
+    if test is None or test_targets is None:
+        return build(train, targets, test=False), None
+    return build(train, targets, test=False), build(test, test_targets, test=True)
+
+
+def _columns(frame: pd.DataFrame, chosen: list[str], name: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Which of the columns are numbers, and the sorted categories of the others."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    numbers, categories = [], {}
+    for c in chosen:
+        if is_numeric_dtype(frame[c]) and not is_bool_dtype(frame[c]):
+            numbers.append(c)
+            continue
+        values = sorted({str(value) for value in frame[c].dropna().tolist()})
+        if len(values) > _MOST_CATEGORIES:
+            raise InputError(
+                f"data {name!r}: column {c!r} has {len(values)} different values, more than "
+                f"{_MOST_CATEGORIES} categories; leave it out with the option 'columns', or name it as 'text'"
+            )
+        categories[c] = values
+    return numbers, categories
+
+
+def _values(
+    frame: pd.DataFrame, numbers: list[str], categories: dict[str, list[str]], name: str
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Features ``[n, F]``; a category that training rows never had is all zero."""
+    parts = []
+    for c in numbers:
+        values = column(frame, c, name)
+        try:
+            array = values.to_numpy(dtype=np.float32, na_value=np.nan)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"data {name!r}: column {c!r} is not all numbers in the test set") from error
+        if np.isinf(array).any():
+            raise InputError(f"data {name!r}: {int(np.isinf(array).sum())} infinite values in column {c!r}")
+        parts.append(array[:, None])
+    for c, known in categories.items():
+        values = column(frame, c, name)
+        strings = values.map(str).where(values.notna(), "").to_numpy(dtype=str)
+        parts.append((strings[:, None] == np.asarray(known, dtype=str)[None]).astype(np.float32))
+    return np.concatenate(parts, axis=1)
+
+
+def _refuse_missing(frame: pd.DataFrame, chosen: list[str], name: str) -> None:
+    for c in chosen:
+        count = int(column(frame, c, name).isna().sum())
+        if count:
+            raise InputError(f"data {name!r}: {count} values are missing in column {c!r}")

@@ -1,0 +1,111 @@
+"""The engine of one machine: client after client in this process, or spread over worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedfi.engines.pool import Pool, Request
+from fedfi.engines.table import MemoryTable
+from fedfi.engines.workplace import Job, Outcome, Workplace, one_thread
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import Algorithm, Failure, Reply, UpdatesCohorts
+from fedfi.federation.engine import Split, Work
+from fedfi.federation.evaluation import means, shards
+from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.task import Task
+
+
+class LocalEngine:
+    """Runs every client on this machine.
+
+    Args:
+        algorithm: The method.
+        task: Model, data, recipe.
+        seed: The run's seed.
+        workers: 1 works in this process; more are processes with one torch thread each. The result is the same
+            to the bit.
+    """
+
+    def __init__(self, algorithm: Algorithm[Any], task: Task, *, seed: int = 0, workers: int = 1) -> None:
+        self._task, self._algorithm = task, algorithm
+        self._workplace = Workplace(algorithm, task, seed)
+        self._pool = Pool(algorithm, task, seed, workers) if workers > 1 else None
+        self._table = MemoryTable(self.clients())
+
+    def clients(self) -> Sequence[str]:
+        """All clients of the task, in its order."""
+        return list(self._task.data.clients)
+
+    def map(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Reply | Failure]:
+        """Has each job done; yields in the order of `jobs`."""
+        prepared = self._prepared(work, jobs, round)
+        if work == "client_update" and isinstance(self._algorithm, UpdatesCohorts):
+            outcomes = self._cohort(list(prepared))
+        elif self._pool:
+            outcomes = self._pool.map(prepared)
+        else:
+            outcomes = map(self._workplace.do, prepared)
+        for outcome in outcomes:
+            yield self._committed(outcome)
+
+    def evaluate(self, models: Iterable[tuple[str, Tree]], split: Split) -> Iterator[tuple[str, dict[str, float]]]:
+        """Means of the evaluation of each model over the server's examples."""
+        examples = self._task.data.test if split == "test" else self._task.data.validation
+        if examples is None:
+            raise InputError(f"the server holds no {split} examples")
+        pieces = shards(examples)
+        names: list[str] = []
+
+        def requests() -> Iterator[Request]:
+            for name, model in models:
+                names.append(name)
+                for start, stop in pieces:
+                    yield (name, model, split, start, stop)
+
+        if self._pool:
+            results = self._pool.map(requests())
+        else:
+            results = (self._workplace.judge(*r[1:]) for r in requests() if not isinstance(r, Job))
+        parts: list[dict[str, float]] = []
+        for part in results:
+            parts.append(part)
+            if len(parts) == len(pieces):
+                yield names.pop(0), means(parts)
+                parts = []
+
+    def memory(self) -> Mapping[str, Any]:
+        """The table of all clients' memory."""
+        return self._table.describe()
+
+    def restore(self, memory: Mapping[str, Any], round: int) -> None:
+        """Puts the table back."""
+        self._table.restore(memory)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._pool:
+            self._pool.close()
+
+    def _prepared(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Job]:
+        for client, packet in jobs:
+            yield Job(work, client, round, packet, self._table.row(client))
+
+    def _committed(self, outcome: Outcome) -> Reply | Failure:
+        reply = outcome.reply
+        if isinstance(reply, Reply):
+            try:
+                self._table.commit(reply.client, outcome.changed, outcome.removed)
+            except InputError as error:
+                return Failure(reply.client, "client_update", str(error))
+        return reply
+
+    def _cohort(self, jobs: list[Job]) -> Iterator[Outcome]:
+        assert isinstance(self._algorithm, UpdatesCohorts)
+        clients = [self._workplace.client(job) for job in jobs]
+        with one_thread():
+            pairs = [(job.packet, client) for job, client in zip(jobs, clients, strict=True)]
+            for client, packet in zip(clients, self._algorithm.cohort_update(pairs), strict=True):
+                yield Outcome(
+                    Reply(client.id, packet), client.memory.changed, frozenset(client.memory.removed)
+                )

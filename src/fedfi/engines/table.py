@@ -1,0 +1,59 @@
+"""Client memory in one process: one tensor `[clients, ...]` a name; a client's memory is a row of views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.errors import InputError
+from fedfi.federation.packet import Tree
+
+
+class MemoryTable:
+    """Rows by client and name; a row of a name has the same shape and dtype for all clients."""
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        self._position = {c: i for i, c in enumerate(clients)}
+        self._columns: Tree = {}
+        self._present: dict[str, Tensor] = {}
+
+    def row(self, client: str) -> Tree:
+        """Views of what a client has."""
+        i = self._position[client]
+        return {n: t[i] for n, t in self._columns.items() if bool(self._present[n][i])}
+
+    def commit(self, client: str, changed: Mapping[str, Tensor], removed: Iterable[str] = ()) -> None:
+        """Takes over what a client's work changed.
+
+        Raises:
+            InputError: If a shape or dtype is not that of the column.
+        """
+        for name, value in changed.items():
+            column = self._columns.get(name)
+            if column is not None and (column.shape[1:] != value.shape or column.dtype != value.dtype):
+                raise InputError(
+                    f"client {client!r}: memory {name!r} has shape {tuple(value.shape)} of {value.dtype},"
+                    f" other clients' has {tuple(column.shape[1:])} of {column.dtype}"
+                )
+        i = self._position[client]
+        for name, value in changed.items():
+            if name not in self._columns:
+                self._columns[name] = value.new_zeros((len(self._position), *value.shape))
+                self._present[name] = torch.zeros(len(self._position), dtype=torch.bool)
+            self._columns[name][i] = value
+            self._present[name][i] = True
+        for name in removed:
+            if name in self._present:
+                self._present[name][i] = False
+
+    def describe(self) -> dict[str, Any]:
+        """The table as a checkpoint stores it."""
+        return {"columns": dict(self._columns), "present": dict(self._present)}
+
+    def restore(self, described: Mapping[str, Any]) -> None:
+        """Goes back to what `describe` told."""
+        self._columns = dict(described.get("columns", {}))
+        self._present = dict(described.get("present", {}))

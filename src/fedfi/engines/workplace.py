@@ -1,0 +1,117 @@
+"""Where one process does client work: a task, a method and one model instance, used for client after client."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, Reply
+from fedfi.federation.client import Client, Memory
+from fedfi.federation.engine import Split, Work
+from fedfi.federation.evaluation import sums
+from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.rng import keyed_global_rng
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of client work, with the client's memory as it is before."""
+
+    work: Work
+    client: str
+    round: int
+    packet: Packet
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job came to: the reply or the failure, and what of the client's memory changed."""
+
+    reply: Reply | Failure
+    changed: Tree = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+
+
+class Workplace:
+    """Does jobs one after the other, on one torch thread, so that a result does not depend on the place."""
+
+    def __init__(self, algorithm: Algorithm[Any], task: Task, seed: int) -> None:
+        self.algorithm, self.task, self.seed = algorithm, task, seed
+        self._bench: Workbench | None = None
+
+    @property
+    def bench(self) -> Workbench:
+        """The model instance, made at the first use."""
+        if self._bench is None:
+            with keyed_global_rng(self.seed, "workbench"):
+                self._bench = Workbench(self.task.model(), self.task.device)
+        return self._bench
+
+    def client(self, job: Job) -> Client:
+        """The client of a job, on a clean workbench."""
+        if job.client not in self.task.data.clients:
+            raise InputError(f"there is no client {job.client!r}")
+        self.bench.reset()
+        return Client(
+            id=job.client,
+            data=self.task.data.clients[job.client],
+            memory=Memory(job.memory),
+            task=self.task,
+            workbench=self.bench,
+            round=job.round,
+            seed=self.seed,
+            device=self.task.device,
+        )
+
+    def do(self, job: Job) -> Outcome:
+        """Does a job; an error of the client's work becomes a `Failure`."""
+        started = time.perf_counter()
+        try:
+            with one_thread(), keyed_global_rng(self.seed, "client", job.round, job.client, job.work):
+                client = self.client(job)
+                packet = self._work(job, client)
+        except Exception as error:
+            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Outcome(Failure(job.client, job.work, line, traceback.format_exc()))
+        reply = Reply(job.client, packet, time.perf_counter() - started)
+        return Outcome(reply, client.memory.changed, frozenset(client.memory.removed))
+
+    def _work(self, job: Job, client: Client) -> Packet:
+        if job.work == "client_update":
+            return self.algorithm.client_update(job.packet, client)
+        if not isinstance(self.algorithm, EvaluatesClients):
+            raise InputError(f"{type(self.algorithm).__name__} does not evaluate on clients")
+        return Packet(scalars=self.algorithm.client_evaluate(job.packet, client))
+
+    def judge(self, model: Mapping[str, Tensor], split: Split, start: int, stop: int) -> dict[str, float]:
+        """Sums of the evaluation of a model over a piece of the server's examples."""
+        examples = self.task.data.test if split == "test" else self.task.data.validation
+        if examples is None:
+            raise InputError(f"the server holds no {split} examples")
+        with one_thread():
+            self.bench.reset()
+            self.bench.load(model)
+            return sums(self.task, self.bench.module, examples, start, stop)
+
+
+class one_thread:  # noqa: N801 - used like a function
+    """Within it, torch uses one thread."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self._before != 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != 1:
+            torch.set_num_threads(self._before)

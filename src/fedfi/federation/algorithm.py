@@ -1,0 +1,152 @@
+"""The one interface of every method: who gets what, what a client does with it, how replies are folded.
+
+A method is a final, frozen, validated dataclass: its fields are its configuration. Data never enters `configure`
+or `aggregate`; server state never enters `client_update`. That is what lets the same method run in one process
+and across machines. What a method may do besides (evaluate on clients, show its submodels, update a whole cohort
+at once) it declares by having the methods of the protocols below; there is nothing to override.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.federation.client import Client
+from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.sampling import round_size, sample_clients
+from fedfi.federation.task import Task
+
+ClientId = str
+Metrics = dict[str, float | str]
+"""Named results of a round. Numbers become columns of `metrics.jsonl`; a string is a note for `events.jsonl`."""
+
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sent back.
+
+    Attributes:
+        client: Who.
+        packet: What.
+        seconds: How long the client worked.
+        sent: What it is the answer to; the server knows this, so a client need not echo it.
+    """
+
+    client: ClientId
+    packet: Packet
+    seconds: float = 0.0
+    sent: Packet = field(default_factory=Packet)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that did not deliver.
+
+    Attributes:
+        client: Who.
+        stage: ``"client_update"``, ``"client_evaluate"``, ``"worker"`` or ``"reply"`` (refused by the server).
+        error: One line.
+        traceback: The whole trace, where there is one.
+    """
+
+    client: ClientId
+    stage: str
+    error: str
+    traceback: str = ""
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Algorithm(ABC, Generic[State]):
+    """A federated method. State is built of dataclasses, dicts, lists, tensors, plain values and `RowStore`s."""
+
+    participation: Annotated[
+        float, Field(gt=0, le=1, description="share of the clients that take part in a round")
+    ] = 1.0
+    clients_per_round: Annotated[
+        int | None, Field(ge=1, description="number of clients a round; instead of participation")
+    ] = None
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    linear: ClassVar[bool] = False
+    """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
+    of single replies may wrap the method."""
+
+    @abstractmethod
+    def init(self, task: Task, rng: torch.Generator) -> State:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def configure(
+        self, state: State, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Who takes part, and what each of them gets; may be lazy."""
+
+    @abstractmethod
+    def reply_layout(self, state: State, packet: Packet) -> Layout:
+        """What the reply to `packet` must contain; anything else is refused before it reaches `aggregate`."""
+
+    @abstractmethod
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """The work of one client, where its data is."""
+
+    @abstractmethod
+    def aggregate(
+        self, state: State, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[State, Metrics]:
+        """Folds the replies, which come in the order of `configure`, into the next state.
+
+        `replies` is an iterator so that means need no more memory than one reply; it ends the run by itself when
+        there are too few, so at least one reply arrives.
+        """
+
+    @abstractmethod
+    def global_model(self, state: State) -> Tree:
+        """The model that a user deploys: every parameter and buffer by name."""
+
+    def sample(self, clients: Sequence[ClientId], rng: torch.Generator) -> list[ClientId]:
+        """This round's participants, by `participation` or `clients_per_round`."""
+        return sample_clients(
+            clients, round_size(len(clients), self.participation, self.clients_per_round), rng
+        )
+
+
+@runtime_checkable
+class EvaluatesClients(Protocol):
+    """A method whose clients judge their own model on their own test examples."""
+
+    def configure_evaluation(
+        self, state: Any, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """What each client needs to evaluate; the packet of a client may be anything `client_evaluate` reads."""
+        ...
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """Means over the client's own test examples, and their number as ``"examples"``."""
+        ...
+
+
+@runtime_checkable
+class HasLevels(Protocol):
+    """A method that makes submodels; each is judged on the server's test examples."""
+
+    def levels(self, state: Any) -> Iterable[tuple[str, Tree]]:
+        """Names of the levels, such as ``"0.25"``, and the model at each."""
+        ...
+
+
+@runtime_checkable
+class UpdatesCohorts(Protocol):
+    """A method that can do the work of many clients at once; equal to a loop over `client_update`."""
+
+    def cohort_update(self, jobs: Sequence[tuple[Packet, Client]]) -> Iterable[Packet]:
+        """The replies, in the order of `jobs`."""
+        ...

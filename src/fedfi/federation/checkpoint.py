@@ -1,0 +1,183 @@
+"""Saving and restoring a run: one file a checkpoint, written aside, named by its own digest, then renamed.
+
+The file is an encoded packet, hence readable by any safetensors reader. Its name carries the round and a digest of
+its bytes, so a truncated or flipped file is recognised, and the checkpoint before it is used instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedfi.errors import RunError
+from fedfi.federation.packet import Packet, PacketError, Tree, decode
+from fedfi.federation.rows import RowStore
+
+KEEP = 2
+_NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
+
+
+def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
+    """Puts the tensors of a nested state into `tensors` and returns the rest as JSON-able structure."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach()
+        return {"tensor": path}
+    if isinstance(value, RowStore):
+        return {"rows": value.describe()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            "fields": {
+                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}")
+                for f in dataclasses.fields(value)
+            }
+        }
+    if isinstance(value, Mapping):
+        return {"table": [[k, flatten(v, tensors, f"{path}[{k}]")] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [flatten(v, tensors, f"{path}[{i}]") for i, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint cannot hold")
+
+
+def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], template: Any) -> Any:
+    """The inverse of `flatten`; `template` is a state of the same kind, which gives dataclasses their types."""
+    (kind, content), *_ = structure.items()
+    if kind == "tensor":
+        return tensors[content].clone()
+    if kind == "rows":
+        template.restore(content)
+        return template
+    if kind == "fields":
+        return type(template)(
+            **{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
+        )
+    if kind == "table":
+        given = template if isinstance(template, Mapping) else {}
+        return {k: unflatten(v, tensors, given.get(k)) for k, v in content}
+    if kind == "list":
+        given = list(template) if isinstance(template, list | tuple) else []
+        given += [None] * (len(content) - len(given))
+        items = [unflatten(v, tensors, t) for v, t in zip(content, given, strict=False)]
+        return tuple(items) if isinstance(template, tuple) else items
+    return content
+
+
+def row_stores(value: Any) -> Iterator[RowStore]:
+    """All row stores of a nested state, in a fixed order."""
+    if isinstance(value, RowStore):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from row_stores(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from row_stores(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from row_stores(item)
+
+
+def save(directory: Path, rounds: int, content: Any) -> Path:
+    """Writes a checkpoint of `rounds` finished rounds and drops all but the newest `KEEP`.
+
+    Raises:
+        RunError: If the disk refuses; earlier checkpoints are left as they are.
+    """
+    tensors: Tree = {}
+    structure = flatten(content, tensors)
+    packet = Packet(tensors, {"structure": json.dumps(structure), "rounds": rounds})
+    encoded = packet.encode()
+    digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
+    path = directory / f"round-{rounds:06d}-{digest}.safetensors"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, encoded)
+    except OSError as error:
+        raise RunError(
+            f"cannot write the checkpoint of round {rounds} to {directory}: {error.strerror or error};"
+            " earlier checkpoints are intact, `fedfi resume` continues from them"
+        ) from error
+    for store in row_stores(content):
+        store.hold(KEEP)
+    for _, old in _listed(directory)[KEEP:]:
+        old.unlink()
+    return path
+
+
+def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple[int, Any]:
+    """The newest intact checkpoint: finished rounds, and content of the template's kind.
+
+    Args:
+        directory: Where checkpoints lie.
+        template: A freshly initialised content of the same kind.
+        report: Told of each damaged checkpoint that is passed over.
+
+    Raises:
+        RunError: If there is none.
+    """
+    for rounds, path in _listed(directory):
+        encoded = path.read_bytes()
+        found = _NAME.fullmatch(path.name)
+        assert found  # the listing holds nothing else
+        if hashlib.blake2b(encoded, digest_size=8).hexdigest() != found[2]:
+            report(f"checkpoint {path.name} is damaged and is passed over")
+            continue
+        try:
+            packet = decode(encoded)
+            structure = json.loads(str(packet.scalars["structure"]))
+            return rounds, unflatten(structure, packet.tensors, template)
+        except (PacketError, ValueError) as error:
+            report(f"checkpoint {path.name} cannot be used: {error}")
+    raise RunError(f"there is no usable checkpoint in {directory}")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file aside, forces it to disk and renames it, so that it is whole or not there."""
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _listed(directory: Path) -> list[tuple[int, Path]]:
+    if not directory.is_dir():
+        return []
+    found = [(m, p) for p in directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+    found.sort(key=lambda item: (int(item[0][1]), item[1].stat().st_mtime_ns), reverse=True)
+    return [(int(match[1]), path) for match, path in found]
+
+
+def tensors_to_file(path: Path, tree: Mapping[str, Tensor]) -> None:
+    """Writes a model as a safetensors file, atomically."""
+    from safetensors.torch import save as serialise
+
+    write_atomically(path, serialise({k: t.detach().cpu().contiguous().clone() for k, t in tree.items()}))
+
+
+def tensors_from_file(path: Path) -> Tree:
+    """Reads a model from a safetensors file."""
+    from safetensors.torch import load as parse
+
+    return dict(parse(path.read_bytes()))
+
+

@@ -1,0 +1,77 @@
+"""Judging a model on examples: sums over fixed shards, so that the spread over workers changes no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
+from torch import nn
+
+from fedfi.data.dataset import Examples
+from fedfi.errors import InputError
+from fedfi.federation.client import Client
+from fedfi.federation.packet import Packet
+from fedfi.federation.task import Task
+
+SHARD = 2_000
+_BATCH = 500
+
+
+@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Evaluate:
+    """When and what is judged (table `[evaluate]` of an experiment file); the last round always is."""
+
+    every: Annotated[int, Field(ge=1, description="rounds from one evaluation to the next")] = 1
+    levels: Annotated[bool, Field(description="judge the submodels of methods that make some")] = True
+    local: Annotated[bool, Field(description="judge on the clients, each on its own test examples")] = True
+
+
+def sums(task: Task, module: nn.Module, examples: Examples, start: int = 0, stop: int | None = None) -> dict[str, float]:
+    """Sums of the task's evaluation over `examples[start:stop]`, and their number as ``"examples"``."""
+    stop = len(examples) if stop is None else min(stop, len(examples))
+    totals: dict[str, float] = {"examples": float(stop - start)}
+    module.eval()
+    with torch.inference_mode():
+        for first in range(start, stop, _BATCH):
+            positions = torch.arange(first, min(first + _BATCH, stop))
+            inputs, targets = examples.batch(positions)
+            outputs = module(inputs.to(task.device))
+            for name, values in task.evaluation(outputs, targets.to(task.device)).items():
+                totals[name] = totals.get(name, 0.0) + values.double().sum().item()
+    return totals
+
+
+def means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The means of summed-up parts; ``"examples"`` is their total."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    count = total.pop("examples", 0.0)
+    if not count:
+        raise InputError("there are no examples to evaluate on")
+    return {name: value / count for name, value in total.items()} | {"examples": count}
+
+
+def shards(examples: Examples) -> list[tuple[int, int]]:
+    """The fixed pieces in which a set of examples is judged."""
+    return [(a, min(a + SHARD, len(examples))) for a in range(0, len(examples), SHARD)]
+
+
+def evaluate_model(packet: Packet, client: Client) -> dict[str, float | str]:
+    """Judges the model that `packet` holds by name on the client's own test examples; means, and ``"examples"``.
+
+    A client without test examples reports only that it has none.
+    """
+    client.workbench.load(packet.tensors)
+    return evaluate_workbench(client)
+
+
+def evaluate_workbench(client: Client) -> dict[str, float | str]:
+    """Judges the client's workbench as it stands on the client's own test examples."""
+    if len(client.data.test) == 0:
+        return {"examples": 0.0}
+    return {**means([sums(client.task, client.workbench.module, client.data.test)])}

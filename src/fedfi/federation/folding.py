@@ -1,0 +1,36 @@
+"""Means that fold one reply at a time, in the memory of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedfi.federation.packet import Tree
+
+
+class WeightedMean:
+    """A running weighted mean of trees: floating-point entries are averaged, integer ones keep their maximum.
+
+    Counters such as a norm layer's number of batches have no mean; the largest is the one that fits the others.
+    """
+
+    def __init__(self) -> None:
+        self._sums: Tree = {}
+        self.weight = 0.0
+
+    def add(self, tree: Mapping[str, Tensor], weight: float = 1.0) -> None:
+        """Adds one tree; all must have the same names and shapes."""
+        for name, value in tree.items():
+            if name not in self._sums:
+                self._sums[name] = value * weight if value.is_floating_point() else value.clone()
+            elif value.is_floating_point():
+                self._sums[name].add_(value, alpha=weight)
+            else:
+                self._sums[name] = torch.maximum(self._sums[name], value)
+        self.weight += weight
+
+    def mean(self) -> Tree:
+        """The mean of what was added."""
+        return {n: s / self.weight if s.is_floating_point() else s for n, s in self._sums.items()}

@@ -1,0 +1,232 @@
+"""The packet: the only thing that crosses between server and client, and its exact encoding.
+
+The encoding is the safetensors format (8 bytes header length, JSON header, raw little-endian data), so that any
+safetensors reader opens it. Scalars travel in the header's metadata, blobs as byte tensors whose names begin with
+``#``. Nothing is pickled, and `decode` trusts no byte: lengths, offsets, names and types are checked before a
+tensor is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.errors import InputError
+
+Tree = dict[str, Tensor]
+Scalar = int | float | str | bool
+
+_DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class PacketError(InputError):
+    """A packet that is malformed, or whose content is not what was agreed."""
+
+
+@dataclass(frozen=True)
+class Packet:
+    """Tensors, scalars and bytes that travel together.
+
+    Attributes:
+        tensors: Named tensors of any shape; on arrival they may be views of a shared buffer, so read them, or
+            clone before writing.
+        scalars: Small named values; floats may be any finite or non-finite number.
+        blobs: Named bytes, such as bitmaps or ciphertexts.
+    """
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+    @cached_property
+    def header(self) -> bytes:
+        """The encoded header, length prefix included, padded so that the data begins at a multiple of 8."""
+        entries: dict[str, Any] = {}
+        offset = 0
+        for name, tensor in self.tensors.items():
+            if tensor.dtype not in _NAMES:
+                raise PacketError(f"tensor {name!r} has dtype {tensor.dtype}, which has no wire type")
+            if name.startswith("#"):
+                raise PacketError(f"tensor name {name!r} begins with '#', which marks blobs")
+            entries[name] = {
+                "dtype": _NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [offset, offset + tensor.nbytes],
+            }
+            offset += tensor.nbytes
+        for name, blob in self.blobs.items():
+            entries["#" + name] = {
+                "dtype": "U8",
+                "shape": [len(blob)],
+                "data_offsets": [offset, offset + len(blob)],
+            }
+            offset += len(blob)
+        entries["__metadata__"] = {"scalars": json.dumps(dict(self.scalars))}
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+    @property
+    def nbytes(self) -> int:
+        """The exact number of bytes of the encoding."""
+        return len(self.header) + self.data_nbytes
+
+    @property
+    def data_nbytes(self) -> int:
+        """The bytes of tensors and blobs alone, without the header."""
+        return sum(t.nbytes for t in self.tensors.values()) + sum(map(len, self.blobs.values()))
+
+    def encode_into(self, buffer: memoryview) -> None:
+        """Writes the encoding to the start of a writable buffer of at least `nbytes` bytes."""
+        end = len(self.header)
+        buffer[:end] = self.header
+        for tensor in self.tensors.values():
+            start, end = end, end + tensor.nbytes
+            if tensor.nbytes:
+                target = torch.frombuffer(buffer[start:end], dtype=torch.uint8)
+                target.copy_(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+        for blob in self.blobs.values():
+            start, end = end, end + len(blob)
+            buffer[start:end] = blob
+
+    def encode(self) -> bytes:
+        """The encoding as bytes."""
+        buffer = bytearray(self.nbytes)
+        self.encode_into(memoryview(buffer))
+        return bytes(buffer)
+
+    def clone(self) -> Packet:
+        """A packet that owns its tensors."""
+        return Packet({k: t.clone() for k, t in self.tensors.items()}, self.scalars, self.blobs)
+
+
+def decode(buffer: bytes | bytearray | memoryview) -> Packet:
+    """Reads an encoding; tensors are views of `buffer` where it is writable, and copies otherwise.
+
+    Raises:
+        PacketError: If the bytes are not a complete, consistent encoding.
+    """
+    view = memoryview(buffer if not isinstance(buffer, bytes) else bytearray(buffer))
+    if len(view) < 8:
+        raise PacketError(f"a packet of {len(view)} bytes is shorter than its length prefix of 8")
+    length = int.from_bytes(view[:8], "little")
+    if length > len(view) - 8:
+        raise PacketError(f"the header says {length} bytes, but only {len(view) - 8} follow")
+    try:
+        entries = json.loads(bytes(view[8 : 8 + length]))
+        scalars = json.loads(entries.pop("__metadata__")["scalars"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PacketError(f"the header is not a packet's: {error}") from None
+    if not isinstance(scalars, dict) or not all(isinstance(v, int | float | str) for v in scalars.values()):
+        raise PacketError("the scalars are not a table of numbers, strings and booleans")
+    data = view[8 + length :]
+    tensors: Tree = {}
+    blobs: dict[str, bytes] = {}
+    end = 0
+    for name, entry in entries.items():
+        start, stop, dtype, shape = _checked(name, entry, end, len(data))
+        end = stop
+        if name.startswith("#"):
+            blobs[name[1:]] = bytes(data[start:stop])
+        elif start == stop:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+        else:
+            tensors[name] = torch.frombuffer(data[start:stop], dtype=dtype).view(shape)
+    if end != len(data):
+        raise PacketError(f"the packet ends {len(data) - end} bytes after its last entry")
+    return Packet(tensors, scalars, blobs)
+
+
+def _checked(name: str, entry: Any, begin: int, size: int) -> tuple[int, int, torch.dtype, list[int]]:
+    try:
+        dtype = _DTYPES[entry["dtype"]]
+        shape = [int(n) for n in entry["shape"]]
+        start, stop = (int(n) for n in entry["data_offsets"])
+    except (KeyError, TypeError, ValueError):
+        raise PacketError(f"the entry of {name!r} is malformed") from None
+    if min(shape, default=0) < 0 or start != begin or not start <= stop <= size:
+        raise PacketError(f"the entry of {name!r} does not fit the packet: offsets {start} to {stop} of {size}")
+    if math.prod(shape) * dtype.itemsize != stop - start:
+        raise PacketError(f"{name!r} has shape {shape} of {dtype}, but {stop - start} bytes")
+    return start, stop, dtype, shape
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a packet must contain, exactly: the agreement against which every reply is checked.
+
+    Attributes:
+        tensors: Shape and dtype of each tensor.
+        scalars: Names of the scalars.
+        blobs: Length of each blob in bytes.
+    """
+
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]] = field(default_factory=dict)
+    scalars: frozenset[str] = frozenset()
+    blobs: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def like(tensors: Mapping[str, Tensor], *scalars: str) -> Layout:
+        """The layout of packets whose tensors look like `tensors`."""
+        return Layout({k: (tuple(t.shape), t.dtype) for k, t in tensors.items()}, frozenset(scalars))
+
+    def check(self, packet: Packet, sender: str) -> None:
+        """Refuses a packet that differs in a name, shape, dtype or length, or holds a non-finite number.
+
+        Args:
+            packet: What arrived.
+            sender: Who sent it, for the error.
+
+        Raises:
+            PacketError: Naming the sender, the tensor, and both shapes or dtypes.
+        """
+        for kind, given, expected in (
+            ("tensors", set(packet.tensors), set(self.tensors)),
+            ("scalars", set(packet.scalars), set(self.scalars)),
+            ("blobs", set(packet.blobs), set(self.blobs)),
+        ):
+            if given != expected:
+                lacking, extra = sorted(expected - given), sorted(given - expected)
+                raise PacketError(
+                    f"client {sender!r}: {kind} differ from what was agreed: missing {lacking}, unexpected {extra}"
+                )
+        for name, tensor in packet.tensors.items():
+            shape, dtype = self.tensors[name]
+            if tuple(tensor.shape) != shape:
+                raise PacketError(
+                    f"client {sender!r}: tensor {name!r} has shape {tuple(tensor.shape)}, expected {shape}"
+                )
+            if tensor.dtype != dtype:
+                raise PacketError(f"client {sender!r}: tensor {name!r} is {tensor.dtype}, expected {dtype}")
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                count = int((~torch.isfinite(tensor)).sum())
+                raise PacketError(
+                    f"client {sender!r}: tensor {name!r} of shape {shape} holds {count} non-finite values"
+                )
+        for name, value in packet.scalars.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
+        for name, blob in packet.blobs.items():
+            if len(blob) != self.blobs[name]:
+                raise PacketError(
+                    f"client {sender!r}: blob {name!r} has {len(blob)} bytes, expected {self.blobs[name]}"
+                )

@@ -1,0 +1,139 @@
+"""The run directory: what was run, where, on whose data, what happened, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from fedfi.errors import InputError, RunError
+from fedfi.federation.checkpoint import write_atomically
+
+
+class RunDirectory:
+    """The files of one run, and the lock that keeps a second process out of them.
+
+    Files: `run.toml` (resolved configuration), `env.json`, `split.json`, `events.jsonl` (append-only),
+    `metrics.jsonl` (a line a round), `checkpoints/`, `rows/`, `model.safetensors`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.rows = path / "rows"
+        self._lock = -1
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunDirectory:
+        """Makes a new run directory.
+
+        Raises:
+            InputError: If the directory exists and is not empty, or cannot be made.
+        """
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{path} exists and is not empty; resume it with `fedfi resume {path}`, or name another")
+        directory = RunDirectory(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            directory.lock()
+            write_atomically(path / "run.toml", tomli_w.dumps(without_none(config)).encode())
+            write_atomically(path / "env.json", json.dumps(environment(), indent=1).encode())
+            write_atomically(path / "split.json", json.dumps(split).encode())
+        except OSError as error:
+            raise InputError(f"cannot write to {path}: {error.strerror or error}") from error
+        return directory
+
+    def lock(self) -> None:
+        """Takes the directory for this process.
+
+        Raises:
+            InputError: If another process runs in it.
+        """
+        import fcntl
+
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = -1
+            raise InputError(f"another process is running in {self.path}") from None
+
+    def close(self) -> None:
+        """Gives the directory free."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def event(self, kind: str, **content: object) -> None:
+        """Appends a line to `events.jsonl`."""
+        self._append("events.jsonl", [{"event": kind, "time": round(time.time(), 3), **content}])
+
+    def metrics(self, line: Mapping[str, object]) -> None:
+        """Appends a line to `metrics.jsonl`."""
+        self._append("metrics.jsonl", [line])
+
+    def metrics_size(self) -> int:
+        """Bytes of `metrics.jsonl` so far, which a checkpoint remembers."""
+        path = self.path / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def rewind(self, size: int) -> None:
+        """Cuts `metrics.jsonl` back to what it was at a checkpoint."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            os.truncate(path, min(size, path.stat().st_size))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    def _append(self, name: str, lines: Iterable[Mapping[str, object]]) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        try:
+            with (self.path / name).open("a") as file:
+                file.write(text)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.path / name}: {error.strerror or error}") from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def environment() -> dict[str, Any]:
+    """What the run ran on: versions and machine."""
+    packages = {}
+    for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets"):
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            packages[name] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "packages": packages,
+    }
+
+
+def without_none(value: Any) -> Any:
+    """The same nested configuration without empty entries, which TOML cannot write; tuples become lists."""
+    if isinstance(value, Mapping):
+        return {str(k): without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(v) for v in value]
+    return value

@@ -1,0 +1,326 @@
+"""The loop: configure, let clients work, check their replies, aggregate, judge, save. Written once, for every method."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError, RunError
+from fedfi.federation import checkpoint
+from fedfi.federation.algorithm import (
+    Algorithm,
+    ClientId,
+    EvaluatesClients,
+    Failure,
+    HasLevels,
+    Metrics,
+    Reply,
+)
+from fedfi.federation.engine import Engine
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.packet import Packet, PacketError, Tree
+from fedfi.federation.record import RunDirectory
+from fedfi.federation.rng import keyed_generator
+from fedfi.federation.rows import attach_all
+from fedfi.federation.task import Task
+
+Observer = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        model: The global model, by name.
+        metrics: A table of numbers a round, as in `metrics.jsonl`.
+        failures: Every client failure.
+        state: The method's last state.
+        out: The run directory, if there is one.
+    """
+
+    model: Tree
+    metrics: list[dict[str, Any]]
+    failures: list[Failure]
+    state: Any
+    out: Path | None
+
+
+@dataclass
+class _Content:
+    """What a checkpoint holds."""
+
+    state: Any
+    memory: Any = field(default_factory=dict)
+    metrics_size: int = 0
+
+
+def run(
+    algorithm: Algorithm[Any],
+    task: Task,
+    *,
+    rounds: int,
+    seed: int = 0,
+    workers: int = 1,
+    out: Path | str | None = None,
+    evaluate: Evaluate | None = None,
+    min_replies: int = 1,
+    resume: bool = False,
+    engine: Engine | None = None,
+    config: Mapping[str, Any] | None = None,
+    observe: Observer | None = None,
+) -> RunResult:
+    """Runs a federation.
+
+    Args:
+        algorithm: The method.
+        task: Model, data, local recipe and evaluation.
+        rounds: Number of rounds.
+        seed: Every draw is a function of it.
+        workers: Processes that do client work; 1 stays in this process. Changes no bit of the result.
+        out: Run directory; nothing is written without one.
+        evaluate: When and what is judged.
+        min_replies: Fewest valid replies with which a round counts.
+        resume: Go on from the newest checkpoint in `out`.
+        engine: Where clients live; by default a local engine with `workers`.
+        config: What `run.toml` shall say; by default what is known here.
+        observe: Called with the numbers of each round.
+
+    Returns:
+        The model, the numbers of each round, and all failures.
+
+    Raises:
+        InputError: If an argument is out of range, or `out` is not empty (without `resume`).
+        RunError: If a round has fewer than `min_replies` valid replies, or the disk refuses.
+    """
+    evaluate = evaluate or Evaluate()
+    for name, value in (("rounds", rounds), ("min_replies", min_replies), ("workers", workers)):
+        if value < 1:
+            raise InputError(f"{name} = {value}: must be at least 1 (nearest valid: 1)")
+    if resume and out is None:
+        raise InputError("resume needs the run directory to resume from (out)")
+    directory = _open(Path(out), task, algorithm, rounds, seed, evaluate, config, resume) if out else None
+    owned = engine is None
+    engine = engine or LocalEngine(algorithm, task, seed=seed, workers=workers)
+    loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies)
+    try:
+        return loop.run(rounds, resume, observe)
+    finally:
+        if owned:
+            engine.close()
+        if directory:
+            directory.close()
+
+
+def _open(
+    out: Path,
+    task: Task,
+    algorithm: Algorithm[Any],
+    rounds: int,
+    seed: int,
+    evaluate: Evaluate,
+    config: Mapping[str, Any] | None,
+    resume: bool,
+) -> RunDirectory:
+    if resume:
+        if not (out / "run.toml").exists():
+            raise InputError(f"{out} is not a run directory: it has no run.toml")
+        directory = RunDirectory(out)
+        directory.lock()
+        return directory
+    known = {
+        "rounds": rounds,
+        "seed": seed,
+        "algorithm": {"name": type(algorithm).__name__.lower(), **dataclasses.asdict(algorithm)},
+        "train": dataclasses.asdict(task.training),
+        "evaluate": dataclasses.asdict(evaluate),
+    }
+    return RunDirectory.create(out, config or known, task.data.split_record())
+
+
+class _Loop:
+    """The moving parts of one run, so that its steps need not hand each other seven arguments."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        task: Task,
+        seed: int,
+        engine: Engine,
+        directory: RunDirectory | None,
+        evaluate: Evaluate,
+        min_replies: int,
+    ) -> None:
+        self.algorithm, self.task, self.seed, self.engine = algorithm, task, seed, engine
+        self.directory, self.evaluate, self.min_replies = directory, evaluate, min_replies
+        self.failures: list[Failure] = []
+
+    def run(self, rounds: int, resume: bool, observe: Observer | None) -> RunResult:
+        state = self.algorithm.init(self.task, keyed_generator(self.seed, "server", "init"))
+        if self.directory:
+            attach_all(checkpoint.row_stores(state), self.directory.rows)
+        first, lines = 0, []
+        if resume:
+            first, state = self._resume(state)
+            lines = self.directory.read_metrics() if self.directory else []
+        else:
+            self._save(0, state)
+        for round in range(first, rounds):
+            started = time.perf_counter()
+            state, metrics = self._round(state, round)
+            if (round + 1) % self.evaluate.every == 0 or round + 1 == rounds:
+                metrics |= self._judge(state, round)
+            line = {"round": round + 1, "seconds": time.perf_counter() - started, **metrics}
+            lines.append(line)
+            if self.directory:
+                self.directory.metrics(line)
+            self._save(round + 1, state)
+            if observe:
+                observe(line)
+        model = self.algorithm.global_model(state)
+        if self.directory:
+            checkpoint.tensors_to_file(self.directory.path / "model.safetensors", model)
+            self._event("done", rounds=rounds)
+        return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
+
+    def _round(self, state: Any, round: int) -> tuple[Any, dict[str, Any]]:
+        sent: dict[ClientId, Packet] = {}
+        traffic = {"bytes/down": 0, "bytes/up": 0, "clients/asked": 0, "clients/replied": 0}
+
+        def jobs() -> Iterator[tuple[ClientId, Packet]]:
+            rng = keyed_generator(self.seed, "server", round, "configure")
+            for client, packet in self.algorithm.configure(state, round, self.engine.clients(), rng):
+                sent[client] = packet
+                traffic["bytes/down"] += packet.nbytes
+                traffic["clients/asked"] += 1
+                self._event("sent", round=round + 1, client=client, bytes=packet.nbytes)
+                yield client, packet
+
+        def valid() -> Iterator[Reply]:
+            for reply in self.engine.map("client_update", jobs(), round):
+                checked = self._checked(reply, sent.pop(reply.client), state, round)
+                if checked is None:
+                    continue
+                traffic["bytes/up"] += checked.packet.nbytes
+                traffic["clients/replied"] += 1
+                yield checked
+            if traffic["clients/replied"] < self.min_replies:
+                raise RunError(
+                    f"round {round + 1}: {traffic['clients/replied']} of {traffic['clients/asked']} clients"
+                    f" delivered, {self.min_replies} are needed{self._last_failure()}"
+                )
+
+        rng = keyed_generator(self.seed, "server", round, "aggregate")
+        state, metrics = self.algorithm.aggregate(state, round, valid(), rng)
+        return state, self._numbers(metrics, round) | traffic
+
+    def _checked(self, reply: Reply | Failure, sent: Packet, state: Any, round: int) -> Reply | None:
+        if isinstance(reply, Reply):
+            try:
+                self.algorithm.reply_layout(state, sent).check(reply.packet, reply.client)
+            except PacketError as error:
+                reply = Failure(reply.client, "reply", str(error))
+        if isinstance(reply, Failure):
+            self._failed(reply, round)
+            return None
+        self._event(
+            "replied",
+            round=round + 1,
+            client=reply.client,
+            bytes=reply.packet.nbytes,
+            seconds=reply.seconds,
+            metrics=dict(reply.packet.scalars),
+        )
+        return dataclasses.replace(reply, sent=sent)
+
+    def _judge(self, state: Any, round: int) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        model = self.algorithm.global_model(state)
+        splits = ("test", "validation") if self.task.data.validation is not None else ("test",)
+        for split in splits:
+            for _, values in self.engine.evaluate([("global", model)], split):
+                metrics |= _prefixed("global" if split == "test" else split, values)
+        if self.evaluate.levels and isinstance(self.algorithm, HasLevels):
+            found = list(self.engine.evaluate(self.algorithm.levels(state), "test"))
+            for name, values in found:
+                metrics |= _prefixed(f"levels/{name}", values)
+            for key in found[0][1] if found else ():
+                metrics[f"levels/mean/{key}"] = sum(values[key] for _, values in found) / len(found)
+            metrics.pop("levels/mean/examples", None)
+        if self.evaluate.local and isinstance(self.algorithm, EvaluatesClients):
+            metrics |= self._judge_locally(state, round)
+        return metrics
+
+    def _judge_locally(self, state: Any, round: int) -> dict[str, float]:
+        assert isinstance(self.algorithm, EvaluatesClients)
+        rng = keyed_generator(self.seed, "server", round, "evaluate")
+        jobs = self.algorithm.configure_evaluation(state, self.engine.clients(), rng)
+        values: dict[str, list[float]] = {}
+        weights: list[float] = []
+        for reply in self.engine.map("client_evaluate", jobs, round):
+            if isinstance(reply, Failure):
+                self._failed(reply, round)
+                continue
+            numbers = {k: float(v) for k, v in reply.packet.scalars.items() if not isinstance(v, str)}
+            self._event("evaluated", round=round + 1, client=reply.client, metrics=numbers)
+            count = numbers.pop("examples", 0.0)
+            if count:
+                weights.append(count)
+                for key, value in numbers.items():
+                    values.setdefault(key, []).append(value)
+        result = {f"local/{k}_mean": sum(v) / len(v) for k, v in values.items()}
+        for key, numbers_ in values.items():
+            pairs = zip(weights, numbers_, strict=True)
+            result[f"local/{key}"] = sum(w * v for w, v in pairs) / sum(weights)
+        if "accuracy" in values:
+            result["local/accuracy_worst"] = min(values["accuracy"])
+        return result
+
+    def _save(self, rounds: int, state: Any) -> None:
+        if self.directory:
+            size = self.directory.metrics_size()
+            checkpoint.save(self.directory.checkpoints, rounds, _Content(state, self.engine.memory(), size))
+
+    def _resume(self, state: Any) -> tuple[int, Any]:
+        assert self.directory is not None  # `run` refuses to resume without one
+        notes: list[str] = []
+        rounds, content = checkpoint.load(self.directory.checkpoints, _Content(state), notes.append)
+        for note in notes:
+            self._event("warning", text=note)
+        self.directory.rewind(content.metrics_size)
+        self.engine.restore(content.memory, rounds)
+        self._event("resume", round=rounds + 1)
+        return rounds, content.state
+
+    def _numbers(self, metrics: Metrics, round: int) -> dict[str, float]:
+        numbers = {}
+        for key, value in metrics.items():
+            if isinstance(value, str):
+                self._event("warning", round=round + 1, key=key, text=value)
+            else:
+                numbers[key] = value
+        return numbers
+
+    def _failed(self, failure: Failure, round: int) -> None:
+        self.failures.append(failure)
+        self._event("failure", round=round + 1, **dataclasses.asdict(failure))
+
+    def _last_failure(self) -> str:
+        if not self.failures:
+            return ""
+        last = self.failures[-1]
+        return f"; last failure: client {last.client!r} in {last.stage}: {last.error}"
+
+    def _event(self, kind: str, **content: object) -> None:
+        if self.directory:
+            self.directory.event(kind, **content)
+
+
+def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{k}": v for k, v in values.items() if k != "examples"}
+

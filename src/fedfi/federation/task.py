@@ -1,0 +1,78 @@
+"""The task: what is learned, from whose data, by which local recipe, and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedfi.data.federated import FederatedData
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs `[batch, ...]`, targets `[batch]`) -> one loss per example `[batch]`, not reduced."""
+
+Evaluation = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+"""(outputs `[batch, ...]`, targets `[batch]`) -> named values per example `[batch]`; they are averaged."""
+
+
+@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Training:
+    """The local recipe, the same for every method of a comparison (table `[train]` of an experiment file)."""
+
+    learning_rate: Annotated[float, Field(gt=0, description="step size of the local optimizer")] = 0.1
+    batch_size: Annotated[int, Field(ge=1, description="examples a step")] = 20
+    steps: Annotated[int | None, Field(ge=1, description="local steps a round; instead of epochs")] = None
+    epochs: Annotated[int | None, Field(ge=1, description="local epochs a round; instead of steps")] = None
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(description="local optimizer")] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of sgd")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, description="decay of the optimizer")] = 0.0
+    betas: Annotated[tuple[float, float], Field(description="moment rates of adam and adamw")] = (0.9, 0.999)
+    schedule: Annotated[Literal["constant", "cosine"], Field(description="step size within a round")] = "constant"
+    round_decay: Annotated[float, Field(gt=0, le=1, description="step size factor from one round to the next")] = 1.0
+    clip_norm: Annotated[float | None, Field(gt=0, description="largest gradient norm; none = no clipping")] = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"give steps or epochs, not both (got steps = {self.steps}, epochs = {self.epochs})")
+        return self
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy per example `[batch]` of logits `[batch, classes]`."""
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def classification(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Loss and accuracy per example `[batch]` of logits `[batch, classes]`."""
+    return {
+        "loss": cross_entropy(outputs, targets),
+        "accuracy": (outputs.argmax(1) == targets).to(outputs.dtype),
+    }
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a federation learns.
+
+    Attributes:
+        model: Makes the model; initialisers draw from torch's global generator, which is lent a key.
+        data: Who holds what, and what the server holds.
+        training: The local recipe.
+        loss: Per-example loss for training.
+        evaluation: Per-example values for judging; averaged over examples.
+        device: Where models live.
+    """
+
+    model: Callable[[], nn.Module]
+    data: FederatedData
+    training: Training = field(default_factory=Training)
+    loss: Loss = cross_entropy
+    evaluation: Evaluation = classification
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))

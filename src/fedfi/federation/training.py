@@ -1,0 +1,140 @@
+"""Local training: the one loop that every method runs on a client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedfi.errors import InputError, RunError
+from fedfi.federation.client import Client
+from fedfi.federation.task import Training
+
+Gradient = Callable[[Tensor, Tensor], Tensor]
+"""(inputs, targets) -> mean loss; leaves the gradient in the workbench's `vector.grad`, which it gets zeroed."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of it.
+
+    Attributes:
+        loss: Mean training loss over the steps.
+        steps: Number of optimizer steps.
+        examples: Number of the client's training examples.
+    """
+
+    loss: float
+    steps: int
+    examples: int
+
+
+def batch_positions(size: int, training: Training, rng: torch.Generator) -> Iterator[Tensor]:
+    """Positions of each step's examples: epochs in fresh random order, the last batch of an epoch smaller.
+
+    A last batch of a single example is joined to the one before it, since batch statistics of one are undefined.
+
+    Args:
+        size: Number of examples.
+        training: Gives the batch size, and the number of steps or epochs.
+        rng: Source of the order.
+    """
+    for _ in range(_epochs(size, training)):
+        order = torch.randperm(size, generator=rng)
+        batches = list(order.split(training.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            batches[-2:] = [torch.cat(batches[-2:])]
+        yield from batches
+
+
+def _epochs(size: int, training: Training) -> int:
+    if training.steps is None:
+        return training.epochs or 1
+    return training.steps  # an upper bound: an epoch has at least one step
+
+
+def step_count(size: int, training: Training) -> int:
+    """Number of steps that `size` examples are trained for."""
+    if training.steps is not None:
+        return training.steps
+    full, rest = divmod(size, training.batch_size)
+    return (full + (rest > 1 or (rest == 1 and full == 0))) * (training.epochs or 1)
+
+
+def make_optimizer(vector: torch.nn.Parameter, training: Training) -> torch.optim.Optimizer:
+    """The local optimizer over the vector of parameters."""
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimizer == "sgd":
+        return torch.optim.SGD([vector], rate, momentum=training.momentum, weight_decay=decay)
+    kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
+    return kind([vector], rate, betas=training.betas, weight_decay=decay)
+
+
+def train_locally(
+    client: Client,
+    *,
+    gradient: Gradient | None = None,
+    adjust: Callable[[], None] | None = None,
+    settle: Callable[[], None] | None = None,
+) -> Trained:
+    """Trains the client's workbench from where it stands, by the task's recipe.
+
+    Args:
+        client: Whose data, recipe and generators.
+        gradient: Computes loss and gradient of a batch; by default the mean loss is differentiated.
+        adjust: Called between gradient and step; may read and change `workbench.vector.grad`.
+        settle: Called after each step; may change `workbench.vector`.
+
+    Raises:
+        InputError: If the client has no training examples.
+        RunError: If the loss is not finite.
+    """
+    bench, examples, training = client.workbench, client.data.train, client.task.training
+    if len(examples) == 0:
+        raise InputError(f"client {client.id!r} has no training examples")
+    gradient = gradient or mean_loss_gradient(client)
+    optimizer = make_optimizer(bench.vector, training)
+    total = step_count(len(examples), training)
+    augment = client.rng("augment")
+    bench.module.train()
+    grad, loss_sum = bench.vector.grad, 0.0
+    assert grad is not None  # made with the workbench
+    positions = batch_positions(len(examples), training, client.rng("batches"))
+    for step in range(total):
+        optimizer.param_groups[0]["lr"] = _rate(training, client.round, step, total)
+        inputs, targets = examples.batch(next(positions), augment=augment)
+        grad.zero_()
+        loss = gradient(inputs.to(client.device), targets.to(client.device)).item()
+        if not math.isfinite(loss):
+            raise RunError(f"client {client.id!r}: the loss is {loss} at step {step + 1} of {total}")
+        if adjust:
+            adjust()
+        if training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_([bench.vector], training.clip_norm)
+        optimizer.step()
+        if settle:
+            settle()
+        loss_sum += loss
+    return Trained(loss_sum / total, total, len(examples))
+
+
+def mean_loss_gradient(client: Client) -> Gradient:
+    """Differentiates the mean loss of a batch through the client's module."""
+    module, loss_function = client.workbench.module, client.task.loss
+
+    def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = loss_function(module(inputs), targets).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    return gradient
+
+
+def _rate(training: Training, round: int, step: int, total: int) -> float:
+    rate = training.learning_rate * training.round_decay**round
+    if training.schedule == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * step / total))
+    return rate

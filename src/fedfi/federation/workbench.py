@@ -1,0 +1,152 @@
+"""One model instance a worker, its trainable parameters laid out as views of a single vector.
+
+The vector makes an optimiser step, a mask, a squared gradient or a difference one operation instead of one per
+parameter, and a packet one tensor. The first `pool` entries are those that may be selected for a submodel
+(convolutions, linear layers, embeddings); the parameters of normalisation layers follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedfi.errors import InputError
+from fedfi.federation.packet import Tree
+from fedfi.federation.rng import keyed_global_rng
+from fedfi.federation.task import Task
+from fedfi.models.pools import selection_pool
+
+
+@dataclass(frozen=True)
+class VectorLayout:
+    """Where each trainable parameter of a module lies in the vector.
+
+    Attributes:
+        names: Parameter names, selectable ones first.
+        shapes: Their shapes, in the same order.
+        pooled: How many of them are selectable.
+    """
+
+    names: list[str]
+    shapes: list[list[int]]
+    pooled: int
+
+    @staticmethod
+    def of(module: nn.Module) -> VectorLayout:
+        """The layout of a module; parameters that need no gradient are left out.
+
+        Raises:
+            InputError: If the module has nothing to train.
+        """
+        trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise InputError(f"the model {type(module).__name__} has no trainable parameter")
+        pool = selection_pool(module)
+        names = pool + [n for n in trainable if n not in set(pool)]
+        return VectorLayout(names, [list(trainable[n].shape) for n in names], len(pool))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of entries of each parameter."""
+        return [int(torch.Size(s).numel()) for s in self.shapes]
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(self.sizes)
+
+    @property
+    def pool_sizes(self) -> list[int]:
+        """Number of entries of each selectable parameter."""
+        return self.sizes[: self.pooled]
+
+    @property
+    def pool(self) -> int:
+        """Number of selectable entries: the vector's first."""
+        return sum(self.pool_sizes)
+
+    def split(self, vector: Tensor) -> Tree:
+        """Named views of a vector `[size]`."""
+        parts = vector.split(self.sizes)
+        return {n: p.view(s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+    def join(self, tree: Mapping[str, Tensor]) -> Tensor:
+        """The vector `[size]` of a tree that holds at least this layout's names."""
+        return torch.cat([tree[n].reshape(-1) for n in self.names])
+
+
+class Workbench:
+    """A module to train on, reused for every client of a worker.
+
+    Attributes:
+        module: The module; its parameters are views of `vector`.
+        layout: Where each parameter lies.
+        vector: The trainable parameters `[size]`; `vector.grad` is the vector of all gradients.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
+        self.module = module.to(device)
+        self.layout = VectorLayout.of(module)
+        trainable = dict(module.named_parameters())
+        with torch.no_grad():
+            self.vector = nn.Parameter(self.layout.join(trainable))
+        self.vector.grad = torch.zeros_like(self.vector)
+        values, gradients = self.layout.split(self.vector.data), self.layout.split(self.vector.grad)
+        for name in self.layout.names:
+            trainable[name].data = values[name]
+            trainable[name].grad = gradients[name]
+        own = set(self.layout.names)
+        self._buffers = {n for n, _ in module.named_buffers()}
+        self.constants: Tree = {n: t for n, t in _state(module).items() if n not in own}
+        self._fresh = {n: t.clone() for n, t in self.constants.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes values for any of the module's parameters and buffers, by name; others keep theirs."""
+        own = self.parameters()
+        with torch.no_grad():
+            for name, value in tensors.items():
+                target = own[name] if name in own else self.constants[name]
+                if target.shape != value.shape:
+                    raise InputError(
+                        f"{name!r} has shape {tuple(value.shape)}, but the model's is {tuple(target.shape)}"
+                    )
+                target.copy_(value)
+
+    def reset(self) -> None:
+        """Puts buffers back to what the model factory made, so that nothing of one client reaches the next."""
+        with torch.no_grad():
+            for name, value in self._fresh.items():
+                self.constants[name].copy_(value)
+
+    def parameters(self) -> Tree:
+        """Named views of the trainable parameters."""
+        return self.layout.split(self.vector.data)
+
+    def buffers(self) -> Tree:
+        """Named views of the buffers, such as running statistics."""
+        return {n: t for n, t in self.constants.items() if n in self._buffers}
+
+    def tree(self) -> Tree:
+        """Named views of everything: trainable parameters, frozen ones and buffers."""
+        return self.parameters() | self.constants
+
+
+def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:
+    """A freshly initialised model; the same `rng` gives the same model to every method."""
+    seed = int(torch.randint(2**31, (), generator=rng))
+    with keyed_global_rng(seed, "model"):
+        return Workbench(task.model(), task.device)
+
+
+def _state(module: nn.Module) -> Tree:
+    seen: set[int] = set()
+    tree: Tree = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        persistent = name in module.state_dict()
+        if id(tensor) not in seen and persistent:
+            seen.add(id(tensor))
+            tree[name] = tensor.detach() if isinstance(tensor, nn.Parameter) else tensor
+    return tree

@@ -1,0 +1,48 @@
+"""What each client can carry: a mix of levels, and who is at which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import AfterValidator, Field
+
+Ratio = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _sums_to_one(mix: dict[float, float]) -> dict[float, float]:
+    if not mix:
+        raise ValueError('a mix needs at least one level, such as { "1.0" = 1.0 }')
+    total = sum(mix.values())
+    if abs(total - 1) > 1e-6:
+        raise ValueError(f"the shares of clients sum to {total:g}, expected 1")
+    return mix
+
+
+Capacities = Annotated[dict[Ratio, Share], AfterValidator(_sums_to_one)]
+"""Ratio of the model -> share of the clients; the shares sum to one."""
+
+UNIFORM: dict[float, float] = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}
+NON_UNIFORM: dict[float, float] = {1.0: 0.1, 0.5: 0.1, 0.25: 0.3, 0.125: 0.3, 0.0625: 0.2}
+
+
+def assign(clients: Sequence[str], capacities: Mapping[float, float], seed: int) -> dict[str, float]:
+    """The level of each client: exact shares by largest remainder, in an order drawn from `seed`.
+
+    The same clients, mix and seed give the same levels in every round and to every method.
+    """
+    quotas = [share * len(clients) for share in capacities.values()]
+    counts = [int(q + 1e-9) for q in quotas]
+    remainders = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in remainders[: len(clients) - sum(counts)]:
+        counts[i] += 1
+    levels = [ratio for ratio, count in zip(capacities, counts, strict=True) for _ in range(count)]
+    order = torch.randperm(len(clients), generator=torch.Generator().manual_seed(seed)).tolist()
+    return {clients[i]: level for i, level in zip(order, levels, strict=True)}
+
+
+def level_name(ratio: float) -> str:
+    """How a level is called in metrics and files: ``"0.25"``."""
+    return f"{ratio:g}"

@@ -1,0 +1,351 @@
+"""FedFIbOS: Fisher Importance based Optimal Submodelling for Heterogeneous Federated Learning, arXiv:2609.19559.
+
+| paper | here |
+|---|---|
+| gamma_n, capacity | `capacities`: ratio of the selectable parameters -> share of clients |
+| k_n = ceil(gamma_n d) | `numerics.selection.select` |
+| M_F, Eq. 10 and line 6 | `_mask` with `score = "fisher"` |
+| F^2 x^2, Eq. 6 and 16 | `score = "fisher2x2"` |
+| f-hat, Eq. 8 | `fisher_samples = "example"` |
+| f-hat, line 14 | `fisher_samples = "batch"` |
+| f-bar, Eq. 9, lines 20-23 | `importance.Averaging`, `ema`; rows on disk for clients that took part |
+| f-bar_0 = abs(x_0), line 2 | `prior`, `warm_start` |
+| Delta, lines 10, 16 and 19 | `start`, `aggregation`, `server_learning_rate` |
+| Jaccard of Fig. 3, CV_F of Fig. 4, Eq. 4 | `diagnostics` |
+
+The preset ``as-published`` is Algorithm 1 to the letter. The defaults deviate from it, each for a reason:
+
+- `start = "full"`: line 16 makes Delta equal x off the mask, which shrinks every weight that a client does not hold.
+- `aggregation = "count"`: line 19 divides by all clients, holders or not; an entry is averaged over its holders, and
+  one that nobody held stays bit-identical.
+- `fisher = "dense"`: with f-hat zero off the mask, the mask is provably TopK(abs(x_0)) for ever. The gradient is taken
+  with respect to the effective weight at x * M, for all entries; only the update is masked.
+- `warm_start = "replace"`: abs(x_0) is 10^3 to 10^7 times a Fisher value and would outlive the run.
+- `floor = 0.5`: a global top-k can keep nothing of a layer; each keeps at least half of its proportional share.
+- `first_mask = "shared"`: a client's first mask comes from what others have measured instead of from abs(x_0).
+- Parameters of normalisation layers are always kept and trained; d counts the others.
+- Ties, which the paper leaves open, go to the larger abs(x), then to the lower index.
+- `blend` mixes the shared average into each client's (0 = paper); `fisher = "global"` is the case of one shared
+  average, which the paper's prose ("EMA of the aggregated Fisher estimates") suggests beside its per-client formulas.
+- `threshold_factor` ("tcb") multiplies gradients by FIARSE's factor, with the k-th largest abs(x) as threshold, so that
+  the two methods can be compared at equal step sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, final
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
+from fedfi.federation.client import Client
+from fedfi.federation.evaluation import evaluate_workbench
+from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.rows import RowStore, Storage
+from fedfi.federation.task import Task
+from fedfi.federation.training import Gradient, mean_loss_gradient
+from fedfi.federation.workbench import fresh_workbench
+from fedfi.numerics.fisher import example_squares
+from fedfi.numerics.quantization import Quantized, dequantize, quantize
+from fedfi.numerics.selection import count_for, select, top_k_mask, unpack_bits
+from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, level_name
+from fedfi.submodel.diagnostics import MaskDiagnostics
+from fedfi.submodel.importance import UNSEEN, Averaging, WarmStart, resolve, score
+from fedfi.submodel.masked import MaskedMean, Model, receive, returned, send, train_masked
+
+
+@dataclass(frozen=True)
+class FedFIbOSState:
+    """The server's state.
+
+    Attributes:
+        model: The global model.
+        prior: |x_0| of the selectable entries `[pool]`.
+        shared: The average over all clients' estimates `[pool]`.
+        shared_scale: The prior's scale in the shared average.
+        rows: The average of each client that took part.
+        scales: The prior's scale in each client's average.
+        levels: The level of each client that took part.
+        assignment: Seed of who is at which level.
+    """
+
+    model: Model
+    prior: Tensor
+    shared: Tensor
+    shared_scale: float
+    rows: RowStore
+    scales: dict[str, float]
+    levels: dict[str, float]
+    assignment: int
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class FedFIbOS(Algorithm[FedFIbOSState]):
+    """Submodels of the parameters with the largest Fisher information, as each client measures it."""
+
+    participation: Annotated[float, Field(gt=0, le=1, description="share of the clients a round")] = 0.1
+    capacities: Annotated[
+        Capacities, Field(description="ratio of selectable parameters -> share of clients")
+    ] = Field(default_factory=lambda: dict(NON_UNIFORM))
+    score: Annotated[
+        Literal["fisher", "fisher2x2", "magnitude"],
+        Field(description="what parameters are ranked by: F, F^2 x^2 or |x|"),
+    ] = "fisher"
+    fisher: Annotated[
+        Literal["dense", "active", "masked", "global"],
+        Field(
+            description="which entries a client measures: all; those it holds; those it holds, the others counting"
+            " as zero (literal); all, averaged over clients into one"
+        ),
+    ] = "dense"
+    fisher_samples: Annotated[
+        Literal["batch", "example"], Field(description="squares of batch gradients, or of each example's")
+    ] = "batch"
+    fisher_bits: Annotated[
+        Literal[32, 8], Field(description="bits a Fisher value on the wire; 8 is logarithmic")
+    ] = 32
+    fisher_storage: Annotated[Storage, Field(description="how the server keeps averages on disk")] = "bfloat16"
+    ema: Annotated[float, Field(ge=0, lt=1, description="share alpha of the old value in the averages")] = 0.9
+    warm_start: Annotated[
+        WarmStart, Field(description="what |x_0| is worth at the first estimate: nothing, the same, as it is")
+    ] = "replace"
+    first_mask: Annotated[
+        Literal["shared", "magnitude"], Field(description="what a newcomer's mask comes from")
+    ] = "shared"
+    blend: Annotated[float, Field(ge=0, le=1, description="weight of the shared average in each client's score")] = 0.0
+    scope: Annotated[
+        Literal["global", "layer"], Field(description="one ranking of all parameters, or one a layer")
+    ] = "global"
+    floor: Annotated[
+        float, Field(ge=0, le=1, description="part of its proportional share that each layer keeps at least")
+    ] = 0.5
+    start: Annotated[
+        Literal["full", "masked"], Field(description="what Delta is off the mask: zero, or x (literal)")
+    ] = "full"
+    aggregation: Annotated[
+        Literal["count", "plain"], Field(description="divide by the entry's holders, or by all clients (literal)")
+    ] = "count"
+    threshold_factor: Annotated[bool, Field(description="multiply gradients by FIARSE's factor (tcb)")] = False
+    server_learning_rate: Annotated[float, Field(gt=0, description="factor eta_s of the mean update")] = 1.0
+    diagnostics: Annotated[bool, Field(description="report overlap, spread, keep rates and masking error")] = True
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "as-published": {
+            "start": "masked",
+            "aggregation": "plain",
+            "fisher": "masked",
+            "warm_start": "raw",
+            "first_mask": "magnitude",
+            "floor": 0.0,
+            "fisher_storage": "float32",
+        },
+    }
+
+    def init(self, task: Task, rng: torch.Generator) -> FedFIbOSState:
+        """A freshly initialised model; every average starts at |x_0| (line 2)."""
+        model = Model.of(fresh_workbench(task, rng))
+        prior = model.pool.abs()
+        return FedFIbOSState(
+            model=model,
+            prior=prior,
+            shared=torch.full_like(prior, UNSEEN),
+            shared_scale=1.0,
+            rows=RowStore(len(prior), self.fisher_storage),
+            scales={},
+            levels={},
+            assignment=int(torch.randint(2**31, (), generator=rng)),
+        )
+
+    def configure(
+        self, state: FedFIbOSState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Lines 4 to 8: each sampled client gets the submodel of its capacity."""
+        levels = assign(clients, self.capacities, state.assignment)
+        for client in self.sample(clients, rng):
+            yield client, self._submodel(state, client, levels[client])
+
+    def reply_layout(self, state: FedFIbOSState, packet: Packet) -> Layout:
+        """The update of what was sent, and a Fisher value for each entry that the client measures."""
+        kept = len(packet.tensors["kept"])
+        measured = len(state.prior) if self._measures_all else kept
+        base = returned(state.model, kept)
+        dtype = torch.uint8 if self.fisher_bits == 8 else torch.float32
+        scalars = {"loss", "examples"} | ({"fisher_scale"} if self.fisher_bits == 8 else set())
+        return Layout({**base.tensors, "fisher": ((measured,), dtype)}, frozenset(scalars))
+
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """Lines 10 to 17."""
+        mask = receive(packet, client.workbench)
+        fisher = torch.zeros(len(mask), device=client.device)
+        threshold = float(packet.scalars["threshold"]) if self.threshold_factor else None
+        trained, back = train_masked(client, mask, self._measured_gradient(client, fisher), threshold)
+        fisher /= trained.steps
+        scalars: dict[str, float] = {"loss": trained.loss, "examples": trained.examples}
+        back["fisher"] = fisher if self._measures_all else fisher[mask]
+        if self.fisher_bits == 8:
+            coded = quantize(back["fisher"], "log8")
+            back["fisher"], scalars["fisher_scale"] = coded.codes, coded.scale
+        return Packet(back, scalars)
+
+    def aggregate(
+        self, state: FedFIbOSState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[FedFIbOSState, Metrics]:
+        """Lines 19 to 23: the mean update, and the averages of the clients that took part."""
+        averaging = Averaging(self.ema, self.warm_start)
+        mean = MaskedMean(state.model, self.aggregation, self.start)
+        scales, levels = dict(state.scales), dict(state.levels)
+        total, count = torch.zeros_like(state.prior), torch.zeros_like(state.prior)
+        looked = self._diagnostics(state)
+        loss = examples = 0.0
+        for reply in replies:
+            mask = unpack_bits(reply.sent.blobs["mask"], len(state.prior))
+            mean.add(mask, reply.packet)
+            estimate, observed = self._estimate(reply.packet, mask)
+            total += estimate
+            count += 1.0 if observed is None else observed
+            levels[reply.client] = ratio = float(reply.sent.scalars["ratio"])
+            if self.fisher != "global":
+                if reply.client not in scales:
+                    scales[reply.client] = averaging.first_scale(estimate, observed, state.prior)
+                stored = state.rows.read(reply.client) if reply.client in state.rows else None
+                scale = scales[reply.client]
+                row = averaging.update(stored, estimate, observed, state.prior, scale)
+                state.rows.write(reply.client, row)
+                estimate = resolve(row, state.prior, scale)
+            if looked:
+                looked.add(ratio, mask, estimate)
+            loss += float(reply.packet.scalars["loss"]) * float(reply.packet.scalars["examples"])
+            examples += float(reply.packet.scalars["examples"])
+        pooled, seen = total / count.clamp(min=1), None if bool((count > 0).all()) else count > 0
+        first = bool((state.shared < 0).all())
+        shared_scale = averaging.first_scale(pooled, seen, state.prior) if first else state.shared_scale
+        next_state = FedFIbOSState(
+            model=mean.next(self.server_learning_rate),
+            prior=state.prior,
+            shared=averaging.update(state.shared, pooled, seen, state.prior, shared_scale),
+            shared_scale=shared_scale,
+            rows=state.rows,
+            scales=scales,
+            levels=levels,
+            assignment=state.assignment,
+        )
+        return next_state, {"train/loss": loss / examples} | (looked.metrics() if looked else {})
+
+    def global_model(self, state: FedFIbOSState) -> Tree:
+        """The full model."""
+        return state.model.tree()
+
+    def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Tree]]:
+        """The submodel of each level, by the mean average of the clients at that level."""
+        for ratio in sorted(self.capacities, reverse=True):
+            members = [c for c, level in state.levels.items() if level == ratio and c in state.rows]
+            importance = self._shared(state)
+            if members:
+                importance = torch.zeros_like(state.prior)
+                for client in members:
+                    importance += self._own(state, client) / len(members)
+            yield level_name(ratio), state.model.tree(self._mask(state, importance, ratio))
+
+    def configure_evaluation(
+        self, state: FedFIbOSState, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Every client gets the submodel that it would train."""
+        levels = assign(clients, self.capacities, state.assignment)
+        return ((client, self._submodel(state, client, levels[client])) for client in clients)
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """Judges the client's own submodel on its own test examples (matched local)."""
+        receive(packet, client.workbench)
+        return evaluate_workbench(client)
+
+    @property
+    def _measures_all(self) -> bool:
+        return self.fisher in ("dense", "global")
+
+    def _submodel(self, state: FedFIbOSState, client: ClientId, ratio: float) -> Packet:
+        mask = self._mask(state, self._importance(state, client), ratio)
+        scalars: dict[str, int | float | str | bool] = {"ratio": ratio}
+        if self.threshold_factor:
+            size = state.model.pool.abs()
+            scalars["threshold"] = float(size[top_k_mask(size, count_for(ratio, len(size)))].min())
+        return send(state.model, mask, scalars)
+
+    def _mask(self, state: FedFIbOSState, importance: Tensor, ratio: float) -> Tensor:
+        weights = state.model.pool
+        return self._select(score(self.score, importance, weights), ratio, state)
+
+    def _select(self, scores: Tensor, ratio: float, state: FedFIbOSState) -> Tensor:
+        model = state.model
+        return select(
+            scores,
+            ratio,
+            sizes=model.layout.pool_sizes,
+            scope=self.scope,
+            floor=self.floor,
+            ties=model.pool.abs(),
+        )
+
+    def _importance(self, state: FedFIbOSState, client: ClientId) -> Tensor:
+        if client not in state.rows:
+            newcomer = self.first_mask == "magnitude" and self.fisher != "global"
+            return state.prior if newcomer else self._shared(state)
+        own = self._own(state, client)
+        return own if not self.blend else (1 - self.blend) * own + self.blend * self._shared(state)
+
+    def _own(self, state: FedFIbOSState, client: ClientId) -> Tensor:
+        return resolve(state.rows.read(client), state.prior, state.scales[client])
+
+    def _shared(self, state: FedFIbOSState) -> Tensor:
+        return resolve(state.shared, state.prior, state.shared_scale)
+
+    def _estimate(self, packet: Packet, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The estimate `[pool]`, zero where nothing was measured, and which entries it speaks of (None: all)."""
+        measured = packet.tensors["fisher"]
+        if self.fisher_bits == 8:
+            measured = dequantize(Quantized(codes=measured, scale=float(packet.scalars["fisher_scale"]), kind="log8"))
+        if self._measures_all:
+            return measured, None
+        estimate = torch.zeros(len(mask)).masked_scatter_(mask, measured)
+        return estimate, mask if self.fisher == "active" else None
+
+    def _measured_gradient(self, client: Client, fisher: Tensor) -> Gradient:
+        """The gradient of a batch, whose squares are added to `fisher` on the way."""
+        if self.fisher_samples == "example":
+            return _example_gradient(client, fisher)
+        gradient, grad = mean_loss_gradient(client), client.workbench.vector.grad
+        assert grad is not None  # made with the workbench
+        slopes = grad[: len(fisher)]
+
+        def measured(inputs: Tensor, targets: Tensor) -> Tensor:
+            loss = gradient(inputs, targets)
+            fisher.addcmul_(slopes, slopes, value=1 / len(targets))
+            return loss
+
+        return measured
+
+    def _diagnostics(self, state: FedFIbOSState) -> MaskDiagnostics | None:
+        if not self.diagnostics:
+            return None
+        layout, size = state.model.layout, state.model.pool.abs()
+        layers = list(zip(layout.names, layout.pool_sizes, strict=False))
+        return MaskDiagnostics(state.model.pool, layers, lambda ratio: self._select(size, ratio, state))
+
+
+def _example_gradient(client: Client, fisher: Tensor) -> Gradient:
+    bench, loss = client.workbench, client.task.loss
+    grad = bench.vector.grad
+    assert grad is not None  # made with the workbench
+
+    def measured(inputs: Tensor, targets: Tensor) -> Tensor:
+        slopes, squares, value = example_squares(bench.module, inputs, targets, loss)
+        grad.copy_(bench.layout.join(slopes))
+        fisher.add_(bench.layout.join(squares)[: len(fisher)])
+        return value
+
+    return measured
