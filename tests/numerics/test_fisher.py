@@ -71,10 +71,10 @@ def example_loop(model, x, y):
     return [gradient(model, losses(model(x[i : i + 1]), y[i : i + 1])[0]) for i in range(len(x))]
 
 
-def assert_close(found, expected):
+def assert_close(found, expected, atol=1e-9):
     assert found.keys() == expected.keys()
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-9)
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=atol)
 
 
 def parts(x, y, *ends):
@@ -138,7 +138,8 @@ def test_exact_kind_of_logistic_regression():
 def test_example_squares_gives_gradient_squares_and_loss(name):
     model, x, y = case(name)
     mean, squares, loss = example_squares(model, x, y, losses, chunk=3)
-    assert_close(mean, gradient(model, losses(model(x), y).mean()))
+    # Softmax ignores a bias of the keys: that gradient is 0 but for rounding.
+    assert_close(mean, gradient(model, losses(model(x), y).mean()), atol=1e-7)
     assert_close(squares, diagonal_fisher(model, [(x, y)], losses, kind="example"))
     torch.testing.assert_close(loss, losses(model(x), y).mean().detach())
 

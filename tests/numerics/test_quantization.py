@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
@@ -13,6 +13,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 LINEAR = [("linear16", 2**15 - 1), ("linear8", 127)]
 
 
+@settings(deadline=None)
 @given(values=st.lists(FLOATS, max_size=30), which=st.sampled_from(LINEAR))
 def test_linear_errs_by_half_a_step(values, which):
     kind, levels = which
@@ -26,6 +27,7 @@ def test_linear_errs_by_half_a_step(values, which):
     assert all(abs(b - v) <= bound for b, v in zip(back.tolist(), values, strict=True))
 
 
+@settings(deadline=None)
 @given(values=st.lists(FLOATS.map(abs), max_size=30))
 def test_log_errs_by_a_fixed_ratio(values):
     """Levels are 2^(40/254) apart, rounded to the nearest in log space: at most 2^(40/508) - 1 = .0561."""

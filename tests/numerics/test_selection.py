@@ -38,6 +38,7 @@ def runs(sizes: list[int]) -> list[list[int]]:
     return [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
+@settings(deadline=None)
 @given(pairs=PAIRS, share=st.floats(0, 1), with_ties=st.booleans())
 def test_top_k_equals_sorting(pairs, share, with_ties):
     scores, ties = [p[0] for p in pairs], [p[1] if with_ties else 0.0 for p in pairs]
@@ -107,12 +108,14 @@ def test_count_for(ratio, size, expected):
     assert count_for(ratio, size) == expected
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 10**9), data=st.data())
 def test_count_for_recovers_every_count(size, data):
     count = data.draw(st.integers(1, size))
     assert count_for(count / size, size) == count
 
 
+@settings(deadline=None)
 @given(bits=st.lists(st.booleans(), max_size=40))
 def test_packed_bits_round_trip(bits):
     mask = torch.tensor(bits, dtype=torch.bool)

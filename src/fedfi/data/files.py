@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Pair = tuple[Dataset, Dataset | None]
 _TABLES = (".csv", ".tsv", ".parquet")
 _READABLE = (*_TABLES, ".npz")
+_TOKENS = ("vocabulary", "length", "tokenizer")
+_COLUMNS = ("label", "group", "columns", "text", *_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     if path.suffix in _TABLES:
         return _read_tables([path], [] if test is None else [test], name, options)
     if path.suffix == ".npz":
-        _refuse(options, name, "npz file", "label", "group", "columns", "text")
+        _refuse(options, name, "npz file", *_COLUMNS)
         return _read_npz(path, test, name)
     raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _READABLE))
 
@@ -80,7 +82,9 @@ def from_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pa
     if train.images is not None:
         return _from_image_rows(train, test, name, options)
     if options.text is not None:
+        _refuse(options, name, "table of texts", "columns")
         return _from_text_rows(train, test, name, options)
+    _refuse(options, name, "table without the option 'text'", *_TOKENS)
     return tables.from_frame(
         train.frame, None if test is None else test.frame, name, options, missing=train.missing
     )
@@ -98,7 +102,7 @@ def from_arrow(table: pa.Table) -> Rows:
 
 
 def _from_image_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pair:
-    _refuse(options, name, "table of images", "columns", "text")
+    _refuse(options, name, "table of images", "columns", "text", *_TOKENS)
     test_frame = None if test is None else test.frame
     targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
     data = _images(images.decode(train.images or [], name), targets, names, name)
@@ -188,9 +192,9 @@ def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -
             return _read_tables(parts[0], parts[1] if test is None else [test], name, options)
     idx = [_idx(folder, part) for part in ("train", "t10k")]
     if idx[0] is not None:
-        _refuse(options, name, "idx file", "label", "group", "columns", "text", "test")
+        _refuse(options, name, "folder of idx files", *_COLUMNS, "test")
         keys = (("train_images", "train_labels"), ("test_images", "test_labels"))
-        found = {}
+        found: dict[str, Path] = {}
         for pair, files in zip(keys, idx, strict=True):
             found.update(zip(pair, files or (), strict=False))
         return arrays.from_arrays({key: images.read_idx(file) for key, file in found.items()}, name)
@@ -200,7 +204,8 @@ def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -
     if single:
         names = ", ".join(file.name for file in single[:4])
         raise InputError(
-            f"data {name!r}: {folder} has {len(single)} files ({names}); name one, or call them train and test"
+            f"data {name!r}: {folder} has {len(single)} files ({names}); name one, or call them train "
+            "and test"
         )
     return _read_pictures(folder, test, name, options)
 
@@ -211,7 +216,7 @@ def _idx(folder: Path, part: str) -> tuple[Path, Path] | None:
 
 
 def _read_pictures(folder: Path, test: Path | None, name: str, options: Options) -> Pair:
-    _refuse(options, name, "folder of images", "label", "group", "columns", "text")
+    _refuse(options, name, "folder of images", *_COLUMNS)
     inner = {part: folder / part for part in ("train", "test")}
     if inner["train"].is_dir() and images.class_folders(inner["train"]):
         folder, official = inner["train"], inner["test"] if inner["test"].is_dir() else None
@@ -237,4 +242,4 @@ def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...],
 def _refuse(options: Options, name: str, what: str, *keys: str) -> None:
     for key in keys:
         if getattr(options, key) is not None:
-            raise InputError(f"data {name!r} is a {what}, which has no use for the option {key!r}")
+            raise InputError(f"data {name!r} is a {what}: the option {key!r} means nothing there")

@@ -14,6 +14,7 @@ from fedfi.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"})
+_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 
 def decode(encoded: Iterable[bytes | Path], name: str) -> Array:
@@ -36,6 +37,10 @@ def decode(encoded: Iterable[bytes | Path], name: str) -> Array:
         where = str(item) if isinstance(item, Path) else f"image {number}"
         try:
             with Image.open(item if isinstance(item, Path) else io.BytesIO(item)) as picture:
+                if picture.mode not in _MODES:
+                    raise InputError(
+                        f"data {name!r}: {where} has pixels of kind {picture.mode}, not of 8 bits"
+                    )
                 grey = picture.mode in ("L", "1")
                 pixels = np.asarray(picture.convert("L" if grey else "RGB"))
         except (UnidentifiedImageError, OSError, TypeError, Image.DecompressionBombError) as error:

@@ -53,7 +53,7 @@ _KINDS = {
         "Each client holds classes_per_client classes only", required=("classes_per_client",)
     ),
     "natural": _Kind("One client for each value of a column, such as the hospital", optional=("column",)),
-    "size": _Kind("Client sizes as listed, examples at random", required=("sizes",)),
+    "size": _Kind("Client sizes as listed, examples at random, the rest unused", required=("sizes",)),
 }
 
 
@@ -288,7 +288,8 @@ def _deal(targets: Array, classes: Array, shares: Array) -> list[Array]:
 def _too_uneven(by: str, clients: int, alpha: float, minimum: int) -> InputError:
     return InputError(
         f"partition by {by!r}: {_ATTEMPTS} draws with alpha {alpha:g} all left one of {clients} clients with "
-        f"fewer than {minimum} examples; raise alpha, or take fewer clients or a smaller minimum"
+        f"fewer than {minimum} examples, or a class to nobody; raise alpha, or take fewer clients or a "
+        "smaller minimum"
     )
 
 

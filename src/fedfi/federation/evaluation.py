@@ -17,7 +17,7 @@ from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
 SHARD = 2_000
-_BATCH = 500
+_BATCH = 100
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))

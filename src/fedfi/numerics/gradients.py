@@ -118,8 +118,8 @@ def _sums(
     gradients = {name: torch.zeros_like(value, dtype=wide(value)) for name, value in parameters.items()}
     squares = {name: value.clone() for name, value in gradients.items()}
     total = torch.zeros((), device=inputs.device)
-    # grad_and_value differentiates all the same; no_grad keeps the caller's graph out of the results. The fused
-    # attention kernels have no rule for vmap, which would warn and loop; the plain formula has.
+    # grad_and_value differentiates all the same; no_grad keeps the caller's graph out of the results.
+    # The fused attention kernels have no rule for vmap, which would warn and loop; the plain formula has.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
             rows, values = each(parameters, x, y)
@@ -159,7 +159,7 @@ def _require_separable(model: nn.Module) -> None:
         tracked = isinstance(layer, _InstanceNorm) and layer.training and layer.running_mean is not None
         if batched or tracked:
             raise ValueError(
-                f"layer {name!r} ({type(layer).__name__}) uses or updates batch statistics, so an example has "
-                "no gradient of its own; call model.eval() if it tracks running statistics, replace it by "
-                "GroupNorm, or use kind='batch'"
+                f"layer {name!r} ({type(layer).__name__}) uses or updates batch statistics, so an example "
+                "has no gradient of its own; call model.eval() if it tracks running statistics, replace it "
+                "by GroupNorm, or use kind='batch'"
             )

@@ -66,7 +66,7 @@ def quantize(t: Tensor, kind: Kind) -> Quantized:
         kind: see the table of this module.
 
     Raises:
-        ValueError: for an unknown kind, a type that is not floating, NaN, infinity, or (`log8`) a negative value.
+        ValueError: for an unknown kind, a type not floating, NaN, infinity, or (`log8`) negative values.
     """
     code_type = _type_of(kind)
     if not t.is_floating_point():

@@ -1,0 +1,130 @@
+"""The commands and their options. What they do is in the other files of this package, loaded when it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Federated learning on uneven clients: what each trains, shares, hides and takes back.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="An experiment.", show_default=False)]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, such as train.learning_rate=0.1."),
+]
+_Workers = Annotated[int, typer.Option(min=1, help="Processes that do the work; changes no result.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from; anywhere.")] = False,
+) -> None:
+    if version:
+        from fedfi import __version__
+
+        typer.echo(__version__)
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def run(
+    file: _File,
+    set_: _Set = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run directory.  [default: runs/FILE-ALGORITHM-N]")
+    ] = None,
+    workers: _Workers = 1,
+    quiet: _Quiet = False,
+) -> None:
+    """Run an experiment."""
+    from fedfi.cli.running import start
+
+    start(file, set_ or [], out, workers, quiet)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)],
+    workers: _Workers = 1,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Go on to this round instead.")] = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Go on with a run that was interrupted."""
+    from fedfi.cli.running import go_on
+
+    go_on(directory, workers, rounds, quiet)
+
+
+@app.command()
+def compare(
+    file: _File,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of all runs and of the table.")],
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...", help="Methods: NAME, NAME:PRESET or LABEL=NAME:PRESET.", show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds, all methods with each.")] = "0",
+    set_: _Set = None,
+    workers: _Workers = 1,
+    last: Annotated[int, typer.Option(min=1, help="Average the last so many evaluations of each run.")] = 1,
+    quiet: _Quiet = False,
+) -> None:
+    """Run several methods on the same data and print one table.
+
+    The file's tables [compare.LABEL] add variants: keys of [algorithm] that differ, and perhaps train = {...}.
+    Runs that are finished are kept, interrupted ones go on.
+    """
+    from fedfi.cli.comparing import compare as compare_
+
+    compare_(file, algorithms, seeds, out, set_ or [], workers, last, quiet)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(metavar="algorithms|datasets|models|partitions", show_default=False)
+    ],
+    json: _Json = False,
+) -> None:
+    """List what can be named in an experiment."""
+    from fedfi.cli.listing import show_all
+
+    show_all(what, json)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="Of a method, a data set or a model.", show_default=False)]) -> None:
+    """Show a method: what it does, its settings and its deviations from the paper."""
+    from fedfi.cli.listing import show_one
+
+    show_one(name)
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run directories, or directories of runs.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")],
+    quiet: _Quiet = False,
+) -> None:
+    """Make one page of one or more runs."""
+    from fedfi.report import write_report
+
+    write_report(directories, out)
+    if not quiet:
+        typer.echo(f"report: {out}")

@@ -1,0 +1,212 @@
+"""`fedfi compare`: every method with every seed, each run in a process of its own, then one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fedfi.cli.exits import stoppable
+from fedfi.cli.parallel import Work, in_processes
+from fedfi.cli.progress import progress
+from fedfi.cli.running import check_same_split
+from fedfi.cli.summary import comma_separated, markdown, summarise, values_of
+from fedfi.cli.variants import variants
+from fedfi.errors import InputError, RunError
+from fedfi.experiment import Experiment, load_experiment, read_toml
+from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.run import run
+from fedfi.report.reading import read_run
+from fedfi.validation import dotted, shown
+
+State = Literal["new", "begun", "finished"]
+_UNSTARTED = {".lock", "run.toml", "env.json", "split.json", "events.jsonl", "metrics.jsonl", "checkpoints", "rows"}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    directory: Path
+    state: State
+
+
+def compare(
+    file: Path,
+    algorithms: str | None,
+    seeds: str,
+    out: Path,
+    overrides: list[str],
+    workers: int,
+    last: int,
+    quiet: bool,
+) -> None:
+    """Runs what is missing, then writes and prints the table."""
+    base = load_experiment(file, overrides)
+    chosen = variants(base, algorithms)
+    planned = [
+        plan(label, experiment.changed({"seed": seed}), out)
+        for seed in parse_seeds(seeds)
+        for label, experiment in chosen.items()
+    ]
+    missing = [p for p in planned if p.state != "finished"]
+    failed: dict[Path, str] = {}
+    if missing:
+        rounds = sum(p.experiment.settings.rounds - _done(p) for p in missing)
+        if not quiet:
+            kept = len(planned) - len(missing)
+            print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
+        with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
+            for number, kind, content in in_processes(_works(missing), workers):
+                if kind == "failed":
+                    failed[missing[number].directory] = content
+                    print(f"{missing[number].directory}: {content}", file=sys.stderr)
+                else:
+                    p = missing[number]
+                    observe({"text": f"{p.label} seed {p.seed}: {content}"})
+    table = _write(base, chosen, planned, failed, out, last)
+    if not quiet:
+        print(table, end="")
+    if failed:
+        raise RunError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(map(str, failed))}")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``"0,1,2"`` as numbers.
+
+    Raises:
+        InputError: If one is no whole number from 0, or there twice.
+    """
+    seeds = []
+    for part in text.split(","):
+        if not part.strip().isdecimal():
+            raise InputError(f"--seeds {text}: {part.strip()!r} is not a whole number from 0 (such as 0,1,2)")
+        seeds.append(int(part))
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds {text}: a seed is given twice")
+    return seeds
+
+
+def plan(label: str, experiment: Experiment, out: Path) -> Planned:
+    """Looks what there is of a run.
+
+    Raises:
+        InputError: If its directory holds a run of other settings, naming the first that differs.
+    """
+    seed = experiment.settings.seed
+    directory = out / label / f"seed-{seed}"
+    there = {p.name for p in directory.iterdir()} if directory.is_dir() else set()
+    state: State = "new"
+    if "run.toml" in there:
+        _check_same(directory, read_toml(directory / "run.toml"), experiment.resolved())
+        checkpoints = directory / "checkpoints"
+        begun = checkpoints.is_dir() and any(checkpoints.glob("round-*"))
+        finished = read_run(directory).finished
+        state = "finished" if finished else "begun" if begun else "new"
+    elif there - _UNSTARTED:
+        raise InputError(f"{directory}: is not empty, yet it is no run directory; choose another --out")
+    return Planned(label, seed, experiment, directory, state)
+
+
+def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    old, new = dict(_flat(before)), dict(_flat(now))
+    for key in {**new, **old}:
+        if old.get(key) != new.get(key):
+            values = [f"{key} = {shown(t[key])}" if key in t else f"no {key}" for t in (old, new)]
+            raise InputError(
+                f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out"
+            )
+
+
+def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*path, key))
+        else:
+            yield dotted((*path, key)), value
+
+
+def _works(planned: list[Planned]) -> Iterator[Work]:
+    """The work of each run; data are loaded once, divided once a seed, and shared by the runs that need them."""
+    loaded, data, seed = None, None, None
+    for p in planned:
+        if loaded is None:
+            loaded = p.experiment.load()
+        if p.seed != seed:
+            data, seed = p.experiment.federate(loaded), p.seed
+        task = p.experiment.task(data)
+
+        def work(tell: Any, p: Planned = p, task: Any = task) -> None:
+            if p.state == "begun":
+                check_same_split(p.directory, task)
+            else:
+                _clear(p.directory)
+            settings = p.experiment.settings
+            run(
+                p.experiment.algorithm(),
+                task,
+                rounds=settings.rounds,
+                seed=settings.seed,
+                out=p.directory,
+                evaluate=settings.evaluate,
+                min_replies=settings.min_replies,
+                resume=p.state == "begun",
+                config=p.experiment.resolved(),
+                observe=tell,
+            )
+
+        yield work
+
+
+def _clear(directory: Path) -> None:
+    """Removes what a run that ended before its first checkpoint has left."""
+    import shutil
+
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name in _UNSTARTED:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _done(planned: Planned) -> int:
+    return read_run(planned.directory).rounds if planned.state == "begun" else 0
+
+
+def _write(
+    base: Experiment,
+    chosen: Mapping[str, Experiment],
+    planned: list[Planned],
+    failed: Mapping[Path, str],
+    out: Path,
+    last: int,
+) -> str:
+    values: dict[str, dict[int, dict[str, float]]] = {label: {} for label in chosen}
+    for p in planned:
+        if p.directory not in failed:
+            values[p.label][p.seed] = values_of(read_run(p.directory), last)
+    summaries = {label: summarise(seeds.values()) for label, seeds in values.items()}
+    counts = {label: len(seeds) for label, seeds in values.items()}
+    results = {
+        "config": replace(base).resolved(),
+        "last": last,
+        "methods": {
+            label: {
+                "config": {k: v for k, v in chosen[label].resolved().items() if k in ("algorithm", "train")},
+                "seeds": {str(seed): v for seed, v in values[label].items()},
+                "summary": summaries[label],
+            }
+            for label in chosen
+        },
+        "failed": {str(path.relative_to(out)): text for path, text in failed.items()},
+    }
+    table = markdown(summaries, counts)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "table.md", table.encode())
+    write_atomically(out / "table.csv", comma_separated(summaries, counts).encode())
+    write_atomically(out / "results.json", json.dumps(results, indent=1).encode())
+    return table

@@ -1,0 +1,145 @@
+"""`fedfi run` and `fedfi resume`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedfi.cli.exits import quoted, stoppable
+from fedfi.cli.progress import progress
+from fedfi.cli.results import print_result
+from fedfi.errors import InputError
+from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
+from fedfi.federation.checkpoint import write_atomically
+from fedfi.report.reading import read_lines
+from fedfi.federation.run import run
+from fedfi.federation.task import Task
+
+_INDICES = ("hash", "size")
+
+
+def start(file: Path, overrides: list[str], out: Path | None, workers: int, quiet: bool) -> None:
+    """Runs an experiment in a new run directory."""
+    experiment = load_experiment(file, overrides)
+    out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another")
+    task = experiment.task()
+    if not quiet:
+        print(f"run directory: {out}", file=sys.stderr)
+    _run(experiment, task, out, workers, quiet, done=None)
+
+
+def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> None:
+    """Resumes a run from its directory alone."""
+    path = directory / "run.toml"
+    if not path.exists():
+        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
+    tables = read_toml(path)
+    experiment = from_dict(tables, source=str(path))
+    done = rounds_done(directory)
+    planned = experiment.settings.rounds
+    if rounds is not None and rounds < max(done, planned):
+        raise InputError(f"--rounds {rounds}: the run has {max(done, planned)} (nearest valid: {max(done, planned)})")
+    if finished(directory, rounds or planned):
+        if not quiet:
+            print(f"{directory} is finished: {planned} of {planned} rounds")
+            print_result(directory)
+        return
+    if rounds is not None and rounds != planned:
+        experiment = experiment.changed({"rounds": rounds})
+    task = experiment.task()
+    check_same_split(directory, task)
+    if experiment.settings.rounds != planned:
+        write_atomically(path, tomli_w.dumps(experiment.resolved()).encode())
+    _run(experiment, task, directory, workers, quiet, done=done)
+
+
+def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: bool, done: int | None) -> None:
+    settings = experiment.settings
+    with (
+        stoppable(f"fedfi resume {quoted(out)}"),
+        progress(settings.rounds, done or 0, quiet=quiet) as observe,
+        experiment.naming(),
+    ):
+        run(
+            experiment.algorithm(),
+            task,
+            rounds=settings.rounds,
+            seed=settings.seed,
+            workers=workers,
+            out=out,
+            evaluate=settings.evaluate,
+            min_replies=settings.min_replies,
+            resume=done is not None,
+            config=experiment.resolved(),
+            observe=observe,
+        )
+    report = _report(out)
+    if not quiet:
+        print_result(out)
+        print(report)
+
+
+def rounds_done(directory: Path) -> int:
+    """Rounds in `metrics.jsonl`."""
+    lines = read_lines(directory / "metrics.jsonl")
+    return int(lines[-1]["round"]) if lines else 0
+
+
+def finished(directory: Path, rounds: int) -> bool:
+    """Whether the run has come to the end of its rounds."""
+    events = read_lines(directory / "events.jsonl")
+    return any(e["event"] == "done" and e["rounds"] == rounds for e in events)
+
+
+def check_same_split(directory: Path, task: Task) -> None:
+    """Checks that the data are still those that a run began with.
+
+    Raises:
+        InputError: Naming the first client whose examples differ.
+    """
+    import json
+
+    path = directory / "split.json"
+    if not path.exists():
+        return
+    before, now = json.loads(path.read_text()), task.data.split_record()
+    parts = [("test", before["test"], now["test"]), ("validation", before["validation"], now["validation"])]
+    for client in {**before["clients"], **now["clients"]}:
+        parts.append((f"client {client!r}", before["clients"].get(client), now["clients"].get(client)))
+    for name, old, new in parts:
+        if _hashes(old) != _hashes(new):
+            raise InputError(f"{path}: the examples of {name} are not those that the run began with")
+
+
+def _hashes(part: Mapping[str, Any] | None) -> Any:
+    if part is None:
+        return None
+    if "hash" in part:
+        return [part[key] for key in _INDICES]
+    return {name: _hashes(value) for name, value in part.items()}
+
+
+def _report(out: Path) -> str:
+    from fedfi.report import write_report
+
+    try:
+        write_report([out], out / "report.html")
+    except InputError as error:  # the extra is missing; the run is complete without it
+        return f"no report.html: {error}"
+    return f"report: {out / 'report.html'}"
+
+
+def _label(experiment: Experiment) -> str:
+    name = str(experiment.settings.algorithm["name"])
+    return name.rpartition(":")[2].lower()
+
+
+def _free(folder: Path, stem: str) -> Path:
+    return next(path for n in count(1) if not (path := folder / f"{stem}-{n}").exists())

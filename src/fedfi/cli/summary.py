@@ -1,0 +1,117 @@
+"""From many runs to one table: mean and sample standard deviation over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedfi.report.reading import RunRecord, judged
+
+_FIRST = (
+    "global/accuracy",
+    "global/loss",
+    "levels/mean/accuracy",
+    "levels/mean/loss",
+    "local/accuracy",
+    "local/accuracy_mean",
+    "local/accuracy_worst",
+)
+_GROUPS = ("validation/", "personal/", "ranking/")
+_TOTALS = ("bytes/up", "bytes/down", "seconds")
+
+Summary = dict[str, dict[str, float | int | None]]
+
+
+def values_of(run: RunRecord, last: int) -> dict[str, float]:
+    """The numbers of one run: each judged one as the mean of its last evaluations, and the totals of all rounds.
+
+    Args:
+        run: The run.
+        last: How many evaluations are averaged.
+    """
+    lines = [line for line in run.metrics if judged(line)][-last:]
+    values = {}
+    for key in lines[-1] if lines else ():
+        found = [line[key] for line in lines if key in line]
+        if key not in ("round", *_TOTALS):
+            values[key] = sum(found) / len(found)
+    values |= {key: run.total(key) for key in _TOTALS}
+    values["failures"] = float(len(run.of_kind("failure")))
+    return values
+
+
+def summarise(runs: Iterable[Mapping[str, float]]) -> Summary:
+    """Mean, sample standard deviation (None for a single value) and number of values of each number."""
+    table: dict[str, list[float]] = {}
+    for values in runs:
+        for key, value in values.items():
+            table.setdefault(key, []).append(value)
+    return {
+        key: {
+            "mean": statistics.fmean(v),
+            "sd": statistics.stdev(v) if len(v) > 1 and all(map(math.isfinite, v)) else None,
+            "n": len(v),
+        }
+        for key, v in table.items()
+    }
+
+
+def columns_of(summaries: Iterable[Summary]) -> list[str]:
+    """The numbers that the table shows: those that any method has."""
+    keys = {key: None for summary in summaries for key in summary}
+    more = [key for key in keys if key.startswith(_GROUPS)]
+    return [k for k in (*_FIRST, *more, *_TOTALS, "failures") if k in keys]
+
+
+def markdown(summaries: Mapping[str, Summary], seeds: Mapping[str, int]) -> str:
+    """The table for reading."""
+    columns = columns_of(summaries.values())
+    rows = [["method", "seeds", *(_heading(c) for c in columns)]]
+    for label, summary in summaries.items():
+        rows.append([label, str(seeds[label]), *(_cell(c, summary.get(c)) for c in columns)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [_line(row, widths) for row in rows]
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (w - 1) + ":" for w in widths[1:])]
+    return "\n".join([lines[0], _line(rule, widths), *lines[1:]]) + "\n"
+
+
+def comma_separated(summaries: Mapping[str, Summary], seeds: Mapping[str, int]) -> str:
+    """The table for other programs: bytes and seconds as they are, every digit."""
+    columns = columns_of(summaries.values())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "seeds", *(name for c in columns for name in (c, f"{c} sd"))])
+    for label, summary in summaries.items():
+        cells: list[Any] = [label, seeds[label]]
+        for column in columns:
+            entry = summary.get(column, {})
+            cells += [_blank(entry.get("mean")), _blank(entry.get("sd"))]
+        writer.writerow(cells)
+    return text.getvalue()
+
+
+def _heading(key: str) -> str:
+    way = {"bytes/up": "MB up", "bytes/down": "MB down"}
+    return way.get(key, key)
+
+
+def _cell(key: str, entry: Mapping[str, float | int | None] | None) -> str:
+    if entry is None or entry["mean"] is None:
+        return ""
+    scale = 1e-6 if key.startswith("bytes/") else 1.0
+    digits = 1 if key in (*_TOTALS, "failures") else 4
+    text = f"{entry['mean'] * scale:.{digits}f}"
+    return text if entry["sd"] is None else f"{text} ± {entry['sd'] * scale:.{digits}f}"
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+    return f"| {' | '.join(cells)} |"
+
+
+def _blank(value: float | int | None) -> Any:
+    return "" if value is None else value

@@ -1,0 +1,82 @@
+"""What is compared: methods named on the command line, and variants that the file describes."""
+
+from __future__ import annotations
+
+import re
+
+from fedfi import registry
+from fedfi.errors import InputError, unknown
+from fedfi.experiment import Experiment, choose, from_dict
+
+_OTHER = {"steps": "epochs", "epochs": "steps"}
+
+
+def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experiment]:
+    """The experiments to compare by label, all with the seed of the file.
+
+    Keys of the file's `[algorithm]` apply to every method that has them too.
+
+    Args:
+        experiment: The file.
+        algorithms: Such as ``"fedavg,fedfibos:as-published,mine=fedfibos"``; None for the file's variants alone,
+            or for its own method if it has none.
+
+    Raises:
+        InputError: If a label, method, preset or key is wrong.
+    """
+    found: dict[str, Experiment] = {}
+    own = dict(experiment.settings.compare)
+    if algorithms is None and not own:
+        algorithms = str(experiment.settings.algorithm["name"])
+    for item in [i.strip() for i in (algorithms or "").split(",") if i.strip()]:
+        label, name, preset = parse_item(item)
+        _add(found, label, _variant(experiment, label, name, {"preset": preset} if preset else {}, {}))
+    for label, keys in own.items():
+        keys = dict(keys)
+        train = keys.pop("train", {})
+        if not isinstance(train, dict):
+            raise InputError(f"{experiment.source}: compare.{label}.train: must be a table")
+        name = str(keys.pop("name", experiment.settings.algorithm["name"]))
+        _add(found, label, _variant(experiment, label, name, keys, train))
+    if not found:
+        raise InputError("--algorithms: names no method")
+    return found
+
+
+def parse_item(item: str) -> tuple[str, str, str | None]:
+    """Label, method and preset of ``"label=name:preset"``; a method of your own is ``"package.module:Class"``."""
+    label, _, spec = item.rpartition("=")
+    first, *rest = spec.split(":")
+    if first not in registry.entries() and ("." in first or len(rest) == 2) and rest:
+        name, default = ":".join([first, rest.pop(0)]), spec.split(":")[1].lower()
+    else:
+        name, default = first, first
+    if name not in registry.entries() and ":" not in name:
+        raise InputError(f"--algorithms {item}: {unknown('algorithm', name, registry.entries())}")
+    if len(rest) > 1:
+        raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
+    preset = rest[0] if rest else None
+    return label or (f"{default}-{preset}" if preset else default), name, preset
+
+
+def _variant(
+    experiment: Experiment, label: str, name: str, keys: dict[str, object], train: dict[str, object]
+) -> Experiment:
+    tables = {k: v for k, v in experiment.tables.items() if k != "compare"}
+    algorithm = choose(experiment.settings.algorithm, name)
+    if "clients_per_round" in keys or "participation" in keys:
+        algorithm = {k: v for k, v in algorithm.items() if k not in ("clients_per_round", "participation")}
+    replaced = {_OTHER[k] for k in train if k in _OTHER}
+    recipe = {k: v for k, v in tables.get("train", {}).items() if k not in replaced}
+    tables |= {"algorithm": algorithm | keys, "train": recipe | train}
+    own = label in experiment.settings.compare
+    source = f"{experiment.source} [compare.{label}]" if own else experiment.source
+    return from_dict(tables, source=source)
+
+
+def _add(found: dict[str, Experiment], label: str, experiment: Experiment) -> None:
+    if not re.fullmatch(r"[\w.+-]+", label) or label.startswith("."):
+        raise InputError(f"label {label!r}: only letters, digits and . _ + - may be in it, for it names a directory")
+    if label in found:
+        raise InputError(f"label {label!r} is given twice; name one of them with LABEL=NAME")
+    found[label] = experiment

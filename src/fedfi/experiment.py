@@ -1,0 +1,337 @@
+"""An experiment: a file of settings, checked, and turned into a task and a method.
+
+`Experiment.resolved` holds every default, so that the `run.toml` of a run directory runs the same thing again.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from fedfi import registry
+from fedfi.data import Dataset, FederatedData, available, federate, load
+from fedfi.data.partition import check_partition
+from fedfi.errors import InputError, unknown
+from fedfi.federation.algorithm import Algorithm
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.sampling import round_size
+from fedfi.federation.task import Task, Training
+from fedfi.validation import dotted, fields_of, shown, validate
+
+Tables = Mapping[str, Any]
+_INSTEAD = (("steps", "epochs"), ("participation", "clients_per_round"))
+"""Pairs of keys of which one replaces the other; an override of one drops the other."""
+
+
+class Data(BaseModel):
+    """Table `[data]`: which data, and how they are divided among clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="a name, a path, or package.module:function")]
+    clients: Annotated[int | None, Field(ge=1, description="number of clients")] = None
+    partition: Annotated[dict[str, Any], Field(description="who holds what")] = Field(
+        default_factory=lambda: {"by": "iid"}
+    )
+    validation: Annotated[int, Field(ge=0, description="examples kept at the server")] = 0
+    test_fraction: Annotated[
+        float, Field(gt=0, lt=1, description="share held out where there is no official test set")
+    ] = 0.2
+    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = Field(
+        default_factory=list
+    )
+    label: Annotated[str | None, Field(description="column of the labels")] = None
+    group: Annotated[str | None, Field(description="column of natural ids")] = None
+    columns: Annotated[list[str] | None, Field(description="columns to learn from")] = None
+    text: Annotated[str | None, Field(description="column of texts")] = None
+    test: Annotated[str | None, Field(description="path of the test set")] = None
+    vocabulary: Annotated[int | None, Field(ge=1, description="number of token ids")] = None
+    length: Annotated[int | None, Field(ge=1, description="token ids an example")] = None
+    tokenizer: Annotated[str | None, Field(description="pretrained tokenizer, by name or folder")] = None
+
+    def loader_options(self) -> dict[str, Any]:
+        """What `fedfi.data.load` is called with besides the name."""
+        split = {"name", "clients", "partition", "validation", "test_fraction"}
+        return {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
+
+
+class Model(BaseModel):
+    """Table `[model]`: a name, and that model's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Annotated[str, Field(description="a name, or package.module:function")]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class Settings(BaseModel):
+    """A whole file; the keys of `[algorithm]` are checked by the method that it names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rounds: Annotated[int, Field(ge=1, description="number of rounds")]
+    seed: Annotated[int, Field(ge=0, description="every draw is a function of it")] = 0
+    min_replies: Annotated[int, Field(ge=1, description="fewest replies with which a round counts")] = 1
+    data: Data
+    model: Model
+    train: Training = Field(default_factory=Training)
+    algorithm: dict[str, Any]
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    compare: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Checked settings.
+
+    Attributes:
+        settings: The settings.
+        method: The method, configured.
+        tables: What the settings were made from.
+        source: Where they come from; errors start with it.
+    """
+
+    settings: Settings
+    method: Algorithm[Any]
+    tables: Tables
+    source: str
+
+    def algorithm(self) -> Algorithm[Any]:
+        """The configured method."""
+        return self.method
+
+    def load(self) -> tuple[Dataset, Dataset | None]:
+        """Loads the data, which do not depend on the seed."""
+        with self.naming():
+            return load(self.settings.data.name, **self.settings.data.loader_options())
+
+    def federate(self, loaded: tuple[Dataset, Dataset | None]) -> FederatedData:
+        """Divides loaded data among clients by the experiment's seed."""
+        data = self.settings.data
+        with self.naming():
+            return federate(
+                *loaded,
+                clients=data.clients,
+                partition=data.partition,
+                validation=data.validation,
+                test_fraction=data.test_fraction,
+                seed=self.settings.seed,
+            )
+
+    def task(self, data: FederatedData | None = None) -> Task:
+        """The task, with the model built once to see that it fits the data.
+
+        Args:
+            data: The divided data where they are at hand; else they are loaded.
+
+        Raises:
+            InputError: If data, model and method do not fit each other.
+        """
+        from fedfi.models import build
+
+        data = data or self.federate(self.load())
+        model = self.settings.model
+        make = functools.partial(build, model.name, data.spec, model.options)
+        with self.naming():
+            round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
+            make()
+        return Task(model=make, data=data, training=self.settings.train)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting with its default filled in; loading it again gives the same."""
+        s = self.settings
+        method = TypeAdapter(type(self.method)).dump_python(self.method, mode="json")
+        chosen = {k: s.algorithm[k] for k in ("name", "preset") if k in s.algorithm}
+        tables = {
+            "rounds": s.rounds,
+            "seed": s.seed,
+            "min_replies": s.min_replies,
+            "data": s.data.model_dump(mode="json") | _absolute(s.data),
+            "model": {"name": s.model.name, **_with_defaults(s.model)},
+            "train": TypeAdapter(Training).dump_python(s.train, mode="json"),
+            "algorithm": chosen | method,
+            "evaluate": TypeAdapter(Evaluate).dump_python(s.evaluate, mode="json"),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(_without_none(tables)))
+        return plain
+
+    def changed(self, changes: Tables) -> Experiment:
+        """The same experiment with some keys of some tables replaced."""
+        tables = copy.deepcopy(dict(self.tables))
+        for table, keys in changes.items():
+            for key, value in keys.items() if isinstance(keys, Mapping) else ():
+                _put(tables, [table, key], value, self.source)
+            if not isinstance(keys, Mapping):
+                tables[table] = keys
+        return from_dict(tables, source=self.source)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Within it, input errors of the library start with the experiment's source."""
+        try:
+            yield
+        except InputError as error:
+            text = str(error)
+            raise InputError(text if text.startswith(self.source) else f"{self.source}: {text}") from error
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads an experiment file.
+
+    Args:
+        path: A TOML file.
+        overrides: Such as ``"train.learning_rate=0.1"``; a value that is not TOML is a text.
+
+    Raises:
+        InputError: In one line: file, key, value and the nearest valid value.
+    """
+    path = Path(path)
+    tables = read_toml(path)
+    for override in overrides:
+        keys, value = parse_override(override)
+        _put(tables, keys, value, f"--set {override}")
+    return from_dict(tables, source=str(path))
+
+
+def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
+    """Checks the settings of an experiment.
+
+    Args:
+        tables: As in a file.
+        source: Where they come from; errors start with it.
+
+    Raises:
+        InputError: As `load_experiment`.
+    """
+    settings = validate(Settings, tables, source=source)
+    kind = settings.data.partition
+    try:
+        check_partition(kind)
+    except InputError as error:
+        raise InputError(f"{source}: data.partition = {shown(kind)}: {error}") from error
+    _check_model(settings.model, source)
+    return Experiment(settings, _method(settings.algorithm, source), tables, source)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        InputError: If it cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        files = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, files, n=1, cutoff=0.4)
+        hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+        raise InputError(f"{path}: no such file{hint}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: is not valid TOML: {error}") from error
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """Splits ``"table.key=value"`` into the keys and the value.
+
+    Raises:
+        InputError: If there is no key or no value.
+    """
+    key, equals, value = text.partition("=")
+    try:
+        if not equals or "\n" in key:
+            raise ValueError(text)
+        node: Any = tomllib.loads(f"{key} = 0")
+    except ValueError as error:
+        raise InputError(f"--set {text}: expected table.key=value, such as train.learning_rate=0.1") from error
+    keys = []
+    while isinstance(node, dict):
+        ((name, node),) = node.items()
+        keys.append(name)
+    try:
+        return keys, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return keys, value.strip()
+
+
+def choose(table: Tables, name: str) -> dict[str, Any]:
+    """The keys of a file's `[algorithm]` that apply to the method `name`: those that it has, too."""
+    if table.get("name") == name:
+        return dict(table)
+    known = fields_of(registry.algorithm(name))
+    return {"name": name} | {k: v for k, v in table.items() if k in known}
+
+
+def _method(table: Tables, source: str) -> Algorithm[Any]:
+    keys = dict(table)
+    name, preset = keys.pop("name", None), keys.pop("preset", None)
+    if name is None:
+        names = ", ".join(registry.entries())
+        raise InputError(f"{source}: algorithm.name: is missing (choose from {names})")
+    try:
+        kind = registry.algorithm(str(name))
+    except InputError as error:
+        raise InputError(f"{source}: algorithm.name = {shown(name)}: {error}") from error
+    if preset is not None:
+        if preset not in kind.presets:
+            reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
+            raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
+        keys = {**kind.presets[preset], **keys}
+    method: Algorithm[Any] = validate(kind, keys, source=source, path=["algorithm"])
+    return method
+
+
+def _check_model(model: Model, source: str) -> None:
+    from fedfi.models import available as models
+
+    if model.name not in models() and ":" not in model.name:
+        raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
+
+
+def _with_defaults(model: Model) -> dict[str, Any]:
+    return model.options
+
+
+def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -> None:
+    """Sets one key; a key that it stands instead of is dropped."""
+    node = tables
+    for depth, key in enumerate(keys[:-1]):
+        node = node.setdefault(key, {})
+        if not isinstance(node, dict):
+            raise InputError(f"{source}: {dotted(keys[: depth + 1])} is a value, not a table")
+    for pair in _INSTEAD:
+        if keys[-1] in pair and keys[0] in ("train", "algorithm"):
+            for other in pair:
+                node.pop(other, None)
+    node[keys[-1]] = value
+
+
+def _absolute(data: Data) -> dict[str, str]:
+    """Paths that do not depend on the working directory, so that a run can be resumed from anywhere."""
+    found = {"test": data.test}
+    if data.name not in available():
+        found["name"] = data.name
+    return {k: str(p.resolve()) for k, v in found.items() if v and (p := Path(v).expanduser()).exists()}
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value

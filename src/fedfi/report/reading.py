@@ -1,0 +1,150 @@
+"""Run directories as they are read: nothing is computed that a run has not written down."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfi.errors import InputError
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run directory.
+
+    Attributes:
+        path: The directory.
+        label: What its curves are called; runs of one label differ in their seeds.
+        config: `run.toml`.
+        metrics: The lines of `metrics.jsonl`.
+        events: The lines of `events.jsonl` that stand.
+        split: `split.json`, or nothing.
+        environment: `env.json`, or nothing.
+    """
+
+    path: Path
+    label: str
+    config: Mapping[str, Any]
+    metrics: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    split: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that are done."""
+        return int(self.metrics[-1]["round"]) if self.metrics else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to the end of its rounds."""
+        return any(e["event"] == "done" for e in self.events)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The line of the last round that was judged; empty before the first."""
+        return next((line for line in reversed(self.metrics) if judged(line)), {})
+
+    def total(self, key: str) -> float:
+        """The sum of a number over all rounds."""
+        return float(sum(line.get(key, 0) for line in self.metrics))
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The events of a kind that stand."""
+        return [e for e in self.events if e["event"] == kind]
+
+
+def read_run(path: Path, label: str = "") -> RunRecord:
+    """Reads a run directory.
+
+    Raises:
+        InputError: If it is none, or a file of it cannot be read.
+    """
+    if not (path / "run.toml").exists():
+        raise InputError(f"{path}: is not a run directory: it has no run.toml")
+    try:
+        config = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+        return RunRecord(
+            path=path,
+            label=label or str(config.get("algorithm", {}).get("name", path.name)),
+            config=config,
+            metrics=read_lines(path / "metrics.jsonl"),
+            events=standing(read_lines(path / "events.jsonl")),
+            split=_read_json(path / "split.json"),
+            environment=_read_json(path / "env.json"),
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
+    """Reads run directories, and those below a directory that is none itself, such as that of a comparison.
+
+    A run below such a directory is called by its folder, without the seed; other runs by their method, and where
+    that is the same for two of them, by their directory.
+
+    Raises:
+        InputError: If there is no run at a path.
+    """
+    runs = []
+    for path in paths:
+        if (path / "run.toml").exists():
+            runs.append(read_run(path))
+            continue
+        below = sorted(p.parent for p in path.glob("**/run.toml"))
+        if not below:
+            raise InputError(f"{path}: is not a run directory, nor does it hold one")
+        for found in below:
+            seeded = found.name.startswith("seed-") and found.parent != path
+            name = found.parent if seeded else found
+            runs.append(read_run(found, str(name.relative_to(path))))
+    direct = [run for run in runs if (run.path in set(paths))]
+    names = [run.label for run in direct]
+    if len(set(names)) < len(names):
+        renamed = {run.path: read_run(run.path, run.path.name) for run in direct}
+        runs = [renamed.get(run.path, run) for run in runs]
+    return runs
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def standing(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The events that a resume has not superseded: of rounds that were done again, only the last time counts."""
+    kept: list[dict[str, Any]] = []
+    for event in events:
+        if event["event"] == "resume":
+            first = event["round"]
+            kept = [e for e in kept if e["event"] != "done" and e.get("round", 0) < first]
+        kept.append(dict(event))
+    return kept
+
+
+def judged(line: Mapping[str, Any]) -> bool:
+    """Whether a line of `metrics.jsonl` holds an evaluation."""
+    return any(key.startswith(("global/", "local/", "personal/", "ranking/")) for key in line)
+
+
+def size(count: float) -> str:
+    """A number of bytes with its unit (1 kB = 1000 B)."""
+    for unit in _UNITS[:-1]:
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return content

@@ -1,0 +1,157 @@
+"""Checking tables against typed settings, and wording what is wrong: one line with key, value and nearest choice.
+
+Tables are checked as JSON in pydantic's strict mode: a number in quotes is not a number and `true` is not 1, while
+lists become tuples and the keys of a table become numbers where numbers are expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from fedfi.errors import InputError
+
+T = TypeVar("T")
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+_MISSING = {"missing", "missing_keyword_only_argument", "missing_argument"}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text in quotes",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a table",
+    "dataclass": "a table",
+    "model": "a table",
+}
+
+
+def validate(kind: type[T], table: Mapping[str, Any], *, source: str, path: Sequence[str] = ()) -> T:
+    """Makes an object of a validated dataclass or model out of a table.
+
+    Args:
+        kind: The class.
+        table: The settings.
+        source: Where they come from, such as the name of a file.
+        path: Keys that lead to the table.
+
+    Raises:
+        InputError: In one line: source, key, value, what is expected, the nearest valid value, and how many more
+            errors there are.
+    """
+    check_plain(table, source=source, path=path)
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(table), strict=True)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        text = _worded(first, kind, path)
+        more = f" (and {len(others)} more)" if others else ""
+        raise InputError(f"{source}: {text}{more}") from error
+
+
+def check_plain(value: Any, *, source: str, path: Sequence[str] = ()) -> None:
+    """Refuses what no setting can be: dates, and numbers that are not finite."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_plain(item, source=source, path=(*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item, source=source, path=path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{source}: {dotted(path)} = {value}: must be a finite number")
+    elif not isinstance(value, bool | int | float | str):
+        raise InputError(f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
+
+
+def dotted(path: Iterable[object]) -> str:
+    """A key as TOML writes it: ``algorithm.capacities."0.5"``."""
+    parts = [str(p) for p in path]
+    return ".".join(p if re.fullmatch(r"[\w-]+", p) else json.dumps(p) for p in parts)
+
+
+def shown(value: Any) -> str:
+    """A value as TOML writes it, cut where it is long."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def fields_of(kind: Any) -> dict[str, FieldInfo]:
+    """The fields of a validated dataclass or model, by name; none for anything else."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return dict(kind.model_fields)
+    if dataclasses.is_dataclass(kind):
+        return dict(getattr(kind, "__pydantic_fields__", {}))
+    if get_origin(kind) in (Union, types.UnionType):
+        return {name: field for part in get_args(kind) for name, field in fields_of(part).items()}
+    return {}
+
+
+def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    location = [part for part in error["loc"] if part != "[key]"]
+    key = dotted([*path, *location])
+    container, field = _field(root, location)
+    if kind in _UNKNOWN:
+        valid = sorted(fields_of(container))
+        near = difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
+        return f"{key}: unknown key; " + (
+            f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
+        )
+    if kind in _MISSING:
+        return f"{key}: is missing"
+    if kind == "value_error":
+        return f"{key}: {context['error']}" if key else str(context["error"])
+    name = "the key must be" if "[key]" in error["loc"] else "must be"
+    return f"{key} = {shown(value)}: {_reason(kind, context, value, field, error['msg'], name)}"
+
+
+def _reason(
+    kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo | None, message: str, must: str
+) -> str:
+    if kind in ("less_than_equal", "greater_than_equal"):
+        word, bound = ("at most", context["le"]) if "le" in context else ("at least", context["ge"])
+        return f"{must} {word} {_number(bound)} (nearest valid: {_number(bound)})"
+    if kind in ("less_than", "greater_than"):
+        word, bound = ("below", context["lt"]) if "lt" in context else ("above", context["gt"])
+        default = field.get_default() if field is not None else None
+        such = f", such as {_number(default)}" if isinstance(default, int | float) else ""
+        return f"{must} {word} {_number(bound)} (nearest valid: any number {word} {_number(bound)}{such})"
+    if kind == "literal_error":
+        choices = [a or int(b) for a, b in re.findall(r"'([^']*)'|(-?\d+)", context["expected"])]
+        return f"{must} {context['expected']} (nearest valid: {shown(_nearest(value, choices))})"
+    expected = _KINDS.get(kind.split("_")[0])
+    if kind.endswith(("_type", "_parsing", "_from_float")) and expected:
+        whole = kind.startswith("int") and isinstance(value, float)
+        return f"{must} {expected}" + (f" (nearest valid: {round(value)})" if whole else "")
+    return message.removeprefix("Input should be ").rstrip(".")
+
+
+def _nearest(value: Any, choices: Sequence[Any]) -> Any:
+    numbers = [c for c in choices if isinstance(c, int)]
+    if numbers and isinstance(value, int | float):
+        return min(numbers, key=lambda c: abs(c - value))
+    return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[0]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _field(root: Any, location: Sequence[object]) -> tuple[Any, FieldInfo | None]:
+    """The class that a location's last key belongs to, and its field if there is one."""
+    container, field = root, None
+    for i, part in enumerate(location):
+        field = fields_of(container).get(str(part))
+        if i < len(location) - 1:
+            container = field.annotation if field is not None else None
+    return container, field
