@@ -1,6 +1,6 @@
 """An experiment: a file of settings, checked, and turned into a task and a method.
 
-`Experiment.resolved` holds every default, so that the `run.toml` of a run directory runs the same thing again.
+`Experiment.resolved` holds every default, so that the `run.toml` of a run directory runs the same again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Data(BaseModel):
     test_fraction: Annotated[
         float, Field(gt=0, lt=1, description="share held out where there is no official test set")
     ] = 0.2
-    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = Field(
-        default_factory=list
+    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = (
+        Field(default_factory=list)
     )
     label: Annotated[str | None, Field(description="column of the labels")] = None
     group: Annotated[str | None, Field(description="column of natural ids")] = None
@@ -116,13 +116,13 @@ class Experiment:
 
     def load(self) -> tuple[Dataset, Dataset | None]:
         """Loads the data, which do not depend on the seed."""
-        with self.naming():
+        with self.naming(f"data.name = {shown(self.settings.data.name)}"):
             return load(self.settings.data.name, **self.settings.data.loader_options())
 
     def federate(self, loaded: tuple[Dataset, Dataset | None]) -> FederatedData:
         """Divides loaded data among clients by the experiment's seed."""
         data = self.settings.data
-        with self.naming():
+        with self.naming("data"):
             return federate(
                 *loaded,
                 clients=data.clients,
@@ -148,6 +148,7 @@ class Experiment:
         make = functools.partial(build, model.name, data.spec, model.options)
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
+        with self.naming("model"):
             make()
         return Task(model=make, data=data, training=self.settings.train)
 
@@ -180,13 +181,12 @@ class Experiment:
         return from_dict(tables, source=self.source)
 
     @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Within it, input errors of the library start with the experiment's source."""
+    def naming(self, key: str = "") -> Iterator[None]:
+        """Within it, input errors of the library start with the experiment's source, and with a key."""
         try:
             yield
         except InputError as error:
-            text = str(error)
-            raise InputError(text if text.startswith(self.source) else f"{self.source}: {text}") from error
+            raise InputError(f"{self.source}: {key}{': ' if key else ''}{error}") from error
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -260,7 +260,9 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             raise ValueError(text)
         node: Any = tomllib.loads(f"{key} = 0")
     except ValueError as error:
-        raise InputError(f"--set {text}: expected table.key=value, such as train.learning_rate=0.1") from error
+        raise InputError(
+            f"--set {text}: expected table.key=value, such as train.learning_rate=0.1"
+        ) from error
     keys = []
     while isinstance(node, dict):
         ((name, node),) = node.items()
@@ -302,11 +304,22 @@ def _check_model(model: Model, source: str) -> None:
     from fedfi.models import available as models
 
     if model.name not in models() and ":" not in model.name:
-        raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
+        raise InputError(
+            f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}"
+        )
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:
-    return model.options
+    from fedfi.models import options
+
+    defaults = {p.name: p.default for p in options(model.name) if _is_plain(p.default)}
+    return defaults | model.options
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str)
 
 
 def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -> None:

@@ -62,14 +62,15 @@ def algorithm(name: str) -> type[Any]:
     """The class of a method.
 
     Args:
-        name: A name of `entries`, or ``"package.module:Class"`` of your own, importable from the working directory
-            too, as for ``python -m``.
+        name: A name of `entries`, or ``"package.module:Class"`` of your own, importable from the working
+            directory too, as for ``python -m``.
 
     Raises:
         InputError: If there is no such method, or the class is not an `Algorithm`.
     """
     if name in _ENTRIES:
-        return _load(_ENTRIES[name].target)
+        known: type[Any] = _load(_ENTRIES[name].target)
+        return known
     if not _TARGET.fullmatch(name):
         raise InputError(unknown("algorithm", name, _ENTRIES) + ", or give package.module:Class")
     here = str(Path.cwd())
@@ -91,6 +92,8 @@ def _load(target: str) -> Any:
     module_name, _, class_name = target.partition(":")
     module = importlib.import_module(module_name)
     if not hasattr(module, class_name):
-        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+        classes = [
+            n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__
+        ]
         raise InputError(f"module {module_name!r}: " + unknown("class", class_name, classes))
     return getattr(module, class_name)

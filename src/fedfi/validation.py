@@ -1,7 +1,7 @@
-"""Checking tables against typed settings, and wording what is wrong: one line with key, value and nearest choice.
+"""Checking tables against typed settings, and wording what is wrong in one line: key, value, nearest choice.
 
-Tables are checked as JSON in pydantic's strict mode: a number in quotes is not a number and `true` is not 1, while
-lists become tuples and the keys of a table become numbers where numbers are expected.
+Tables are checked as JSON in pydantic's strict mode: a number in quotes is not a number and `true` is not 1,
+while lists become tuples and the keys of a table become numbers where numbers are expected.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def validate(kind: type[T], table: Mapping[str, Any], *, source: str, path: Sequ
         path: Keys that lead to the table.
 
     Raises:
-        InputError: In one line: source, key, value, what is expected, the nearest valid value, and how many more
-            errors there are.
+        InputError: In one line: source, key, value, what is expected, the nearest valid value, and how many
+            more errors there are.
     """
     check_plain(table, source=source, path=path)
     try:
@@ -70,7 +70,9 @@ def check_plain(value: Any, *, source: str, path: Sequence[str] = ()) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{source}: {dotted(path)} = {value}: must be a finite number")
     elif not isinstance(value, bool | int | float | str):
-        raise InputError(f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
+        raise InputError(
+            f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere"
+        )
 
 
 def dotted(path: Iterable[object]) -> str:
@@ -131,8 +133,10 @@ def _reason(
         return f"{must} {context['expected']} (nearest valid: {shown(_nearest(value, choices))})"
     expected = _KINDS.get(kind.split("_")[0])
     if kind.endswith(("_type", "_parsing", "_from_float")) and expected:
-        whole = kind.startswith("int") and isinstance(value, float)
-        return f"{must} {expected}" + (f" (nearest valid: {round(value)})" if whole else "")
+        near = _converted(value) if kind.startswith(("int", "float")) else None
+        if near is not None and kind.startswith("int"):
+            near = round(near)
+        return f"{must} {expected}" + ("" if near is None else f" (nearest valid: {near})")
     return message.removeprefix("Input should be ").rstrip(".")
 
 
@@ -140,7 +144,16 @@ def _nearest(value: Any, choices: Sequence[Any]) -> Any:
     numbers = [c for c in choices if isinstance(c, int)]
     if numbers and isinstance(value, int | float):
         return min(numbers, key=lambda c: abs(c - value))
-    return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[0]
+    return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[
+        0
+    ]
+
+
+def _converted(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _number(value: float) -> str:

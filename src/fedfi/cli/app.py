@@ -1,4 +1,4 @@
-"""The commands and their options. What they do is in the other files of this package, loaded when it is needed."""
+"""The commands and their options. What they do is in the other files, loaded when needed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compare(
 ) -> None:
     """Run several methods on the same data and print one table.
 
-    The file's tables [compare.LABEL] add variants: keys of [algorithm] that differ, and perhaps train = {...}.
+    The file's tables [compare.LABEL] add variants: keys of [algorithm] that differ, perhaps train = {...}.
     Runs that are finished are kept, interrupted ones go on.
     """
     from fedfi.cli.comparing import compare as compare_
@@ -95,9 +95,7 @@ def compare(
 
 @app.command("list")
 def list_(
-    what: Annotated[
-        str, typer.Argument(metavar="algorithms|datasets|models|partitions", show_default=False)
-    ],
+    what: Annotated[str, typer.Argument(metavar="algorithms|datasets|models|partitions", show_default=False)],
     json: _Json = False,
 ) -> None:
     """List what can be named in an experiment."""
@@ -107,7 +105,9 @@ def list_(
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="Of a method, a data set or a model.", show_default=False)]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="Of a method, a data set or a model.", show_default=False)],
+) -> None:
     """Show a method: what it does, its settings and its deviations from the paper."""
     from fedfi.cli.listing import show_one
 

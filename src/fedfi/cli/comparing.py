@@ -23,7 +23,16 @@ from fedfi.report.reading import read_run
 from fedfi.validation import dotted, shown
 
 State = Literal["new", "begun", "finished"]
-_UNSTARTED = {".lock", "run.toml", "env.json", "split.json", "events.jsonl", "metrics.jsonl", "checkpoints", "rows"}
+_UNSTARTED = {
+    ".lock",
+    "run.toml",
+    "env.json",
+    "split.json",
+    "events.jsonl",
+    "metrics.jsonl",
+    "checkpoints",
+    "rows",
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def _works(planned: list[Planned]) -> Iterator[Work]:
-    """The work of each run; data are loaded once, divided once a seed, and shared by the runs that need them."""
+    """The work of each run; data are loaded once, divided once a seed, and shared by its runs."""
     loaded, data, seed = None, None, None
     for p in planned:
         if loaded is None:

@@ -16,7 +16,7 @@ from fedfi.errors import InputError, RunError
 BAD_INPUT, FAILED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 
-class Stopped(Exception):  # noqa: N818 - not an error
+class Stopped(Exception):
     """The user, or the system, ended a command; `code` is the exit code and the text says how to go on."""
 
     def __init__(self, text: str, code: int) -> None:

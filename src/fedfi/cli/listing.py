@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,7 +68,9 @@ def show_all(what: str, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    columns = [c for c in ("name", "family", "summary", "paper") if c in ("name", "summary") or what == "algorithms"]
+    columns = [
+        c for c in ("name", "family", "summary", "paper") if c in ("name", "summary") or what == "algorithms"
+    ]
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(row[c] for c in columns))
@@ -104,7 +107,9 @@ def _show_algorithm(name: str) -> None:
         entry = registry.entries()[name]
         console.print(f"family: {entry.family}\npaper: {entry.paper}\n")
     console.print(Markdown(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.__doc__ or "")))
-    table = Table("key", "type", "default", "description", title="\\[algorithm]", title_justify="left", box=None)
+    table = Table(
+        "key", "type", "default", "description", title="\\[algorithm]", title_justify="left", box=None
+    )
     hints = typing.get_type_hints(kind)
     for key, field in kind.__pydantic_fields__.items():
         default = "" if field.is_required() else _plain(field.get_default(call_default_factory=True))
@@ -137,7 +142,12 @@ def _options(row: Row) -> list[tuple[str, str, str, str]]:
         from fedfi.experiment import Data
 
         return [
-            (k, _type_name(f.annotation), _plain(f.get_default(call_default_factory=True)), f.description or "")
+            (
+                k,
+                _type_name(f.annotation),
+                _plain(f.get_default(call_default_factory=True)),
+                f.description or "",
+            )
             for k, f in Data.model_fields.items()
             if k != "name"
         ]
@@ -147,7 +157,12 @@ def _options(row: Row) -> list[tuple[str, str, str, str]]:
 
 
 def _model_options(name: str) -> list[tuple[str, str, str, str]]:
-    return []
+    from fedfi.models import options
+
+    return [
+        (p.name, _type_name(p.annotation), "" if p.default is p.empty else _plain(p.default), "")
+        for p in options(name)
+    ]
 
 
 def _type_name(annotation: Any) -> str:
@@ -157,7 +172,7 @@ def _type_name(annotation: Any) -> str:
         return _type_name(arguments[0])
     if origin is typing.Literal:
         return " | ".join(_plain(a) for a in arguments)
-    if origin in (typing.Union, getattr(__import__("types"), "UnionType", None)):
+    if origin in (typing.Union, types.UnionType):
         return " | ".join(_type_name(a) for a in arguments if a is not type(None))
     if origin is dict:
         return f"table of {_type_name(arguments[0])} = {_type_name(arguments[1])}"

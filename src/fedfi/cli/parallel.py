@@ -1,6 +1,6 @@
 """Runs in processes of their own, a few at a time: what the parent has loaded, they share.
 
-Processes are forked where the platform forks safely; elsewhere the work is done one after the other, in this process.
+Processes are forked where the platform forks safely; elsewhere the runs follow one another in this process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
     Yields:
         What each tells, as it comes.
     """
-    if sys.platform != "linux" or torch.cuda.is_initialized():
+    if sys.platform != "linux" or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield from _in_turn(works)
         return
     threads = torch.get_num_threads()
@@ -56,7 +56,9 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
                     break
                 near, far = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(item[1], far), daemon=True)
-                with warnings.catch_warnings():  # newer Pythons warn of forking while torch's idle threads exist
+                with (
+                    warnings.catch_warnings()
+                ):  # newer Pythons warn of forking while torch's idle threads exist
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
                 far.close()

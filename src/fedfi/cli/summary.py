@@ -27,7 +27,7 @@ Summary = dict[str, dict[str, float | int | None]]
 
 
 def values_of(run: RunRecord, last: int) -> dict[str, float]:
-    """The numbers of one run: each judged one as the mean of its last evaluations, and the totals of all rounds.
+    """The numbers of one run: judged ones as means of the last evaluations, others as totals.
 
     Args:
         run: The run.

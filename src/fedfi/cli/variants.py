@@ -18,8 +18,8 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
 
     Args:
         experiment: The file.
-        algorithms: Such as ``"fedavg,fedfibos:as-published,mine=fedfibos"``; None for the file's variants alone,
-            or for its own method if it has none.
+        algorithms: Such as ``"fedavg,fedfibos:as-published,mine=fedfibos"``; None for the file's variants
+            alone, or for its own method if it has none.
 
     Raises:
         InputError: If a label, method, preset or key is wrong.
@@ -44,7 +44,7 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
 
 
 def parse_item(item: str) -> tuple[str, str, str | None]:
-    """Label, method and preset of ``"label=name:preset"``; a method of your own is ``"package.module:Class"``."""
+    """Label, method and preset of ``"label=name:preset"``; your own method is ``"package.module:Class"``."""
     label, _, spec = item.rpartition("=")
     first, *rest = spec.split(":")
     if first not in registry.entries() and ("." in first or len(rest) == 2) and rest:
@@ -76,7 +76,9 @@ def _variant(
 
 def _add(found: dict[str, Experiment], label: str, experiment: Experiment) -> None:
     if not re.fullmatch(r"[\w.+-]+", label) or label.startswith("."):
-        raise InputError(f"label {label!r}: only letters, digits and . _ + - may be in it, for it names a directory")
+        raise InputError(
+            f"label {label!r}: only letters, digits and . _ + - may be in it, for it names a directory"
+        )
     if label in found:
         raise InputError(f"label {label!r} is given twice; name one of them with LABEL=NAME")
     found[label] = experiment

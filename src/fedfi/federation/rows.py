@@ -7,8 +7,10 @@ map, so the table does not count as resident memory.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,14 +40,13 @@ class RowStore:
         self.width, self.storage = width, storage
         self._index: dict[str, tuple[int, int]] = {}  # client -> (slot, checksum)
         self._held: list[frozenset[int]] = []  # slots that kept checkpoints refer to
-        self._file: Any = None
+        self._fd = -1
 
     def attach(self, directory: Path, name: str) -> None:
         """Keeps the rows in `directory` from now on; must come before the first write."""
-        if self._file is not None:
+        if self._fd >= 0:
             raise RuntimeError("a row store can only be attached before its first use")
-        path = directory / f"{name}.rows"
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        self._own(os.open(directory / f"{name}.rows", os.O_RDWR | os.O_CREAT, 0o644))
 
     @property
     def row_nbytes(self) -> int:
@@ -65,8 +66,7 @@ class RowStore:
         """A copy of a row `[width]` as float32; `KeyError` if the client has none."""
         slot, checksum = self._index[client]
         raw = bytearray(self.row_nbytes)
-        self._opened().seek(slot * self.row_nbytes)
-        count = self._opened().readinto(raw)
+        count = os.preadv(self._opened(), [raw], slot * self.row_nbytes)
         if count != len(raw) or zlib.crc32(raw) != checksum:
             raise InputError(f"the stored row of client {client!r} is damaged")
         return torch.frombuffer(raw, dtype=_DTYPES[self.storage]).float()
@@ -77,15 +77,13 @@ class RowStore:
             raise InputError(f"a row of shape {tuple(row.shape)} was given, the table holds rows of ({self.width},)")
         raw = row.detach().cpu().to(_DTYPES[self.storage]).contiguous().view(torch.uint8).numpy()
         slot = self._free_slot()
-        file = self._opened()
-        file.seek(slot * self.row_nbytes)
-        if file.write(raw) != self.row_nbytes:
-            raise OSError(28, "no space left for a row of the server's table")
+        if os.pwrite(self._opened(), raw, slot * self.row_nbytes) != self.row_nbytes:
+            raise OSError(errno.ENOSPC, "no space left for a row of the server's table")
         self._index[client] = (slot, zlib.crc32(raw))
 
     def hold(self, keep: int) -> None:
         """Called when a checkpoint refers to the present rows: keeps them and those of the `keep - 1` before."""
-        os.fdatasync(self._opened().fileno())
+        os.fdatasync(self._opened())
         self._held = [*self._held, frozenset(s for s, _ in self._index.values())][-keep:]
 
     def describe(self) -> dict[str, Any]:
@@ -115,10 +113,16 @@ class RowStore:
             slot += 1
         return slot
 
-    def _opened(self) -> Any:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(buffering=0)
-        return self._file
+    def _opened(self) -> int:
+        if self._fd < 0:
+            descriptor, name = tempfile.mkstemp(prefix="fedfi-rows-")
+            Path(name).unlink()  # gone with the process, however it ends
+            self._own(descriptor)
+        return self._fd
+
+    def _own(self, descriptor: int) -> None:
+        self._fd = descriptor
+        weakref.finalize(self, os.close, descriptor)
 
 
 def attach_all(stores: Iterable[RowStore], directory: Path) -> None:

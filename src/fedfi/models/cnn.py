@@ -22,7 +22,8 @@ def cnn(
     Each convolution is followed by ReLU and a 2x2 max pool. 939,616 parameters on 3 x 32 x 32 and 10 classes.
 
     Args:
-        spec: Images of at least 16 x 16; inputs ``[batch, channels, height, width]``, logits ``[batch, classes]``.
+        spec: Images of at least 16 x 16; inputs ``[batch, channels, height, width]``,
+            logits ``[batch, classes]``.
         width: Multiplies the numbers of channels and hidden units (at least 1 each).
         bias: Whether layers have biases.
         norm: ``"group"`` puts a GroupNorm after each convolution.

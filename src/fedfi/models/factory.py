@@ -41,21 +41,31 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object]) -> nn.Modul
     Args:
         name: One of `available`, or ``package.module:function``, called as ``function(spec, **options)``.
         spec: What the data are.
-        options: The model's keyword arguments, such as from a TOML table: they are checked against the function's
-            annotations and converted (a list to a tuple). Arguments without an annotation are passed on as given.
+        options: The model's keyword arguments, such as from a TOML table: they are checked against the
+            function's annotations and converted (a list to a tuple). Those without an annotation, or with one
+            that pydantic cannot check, are passed on as given.
 
     Returns:
         A module that maps inputs ``[batch, *spec.shape]`` to logits ``[batch, spec.classes]``.
 
     Raises:
-        InputError: If there is no such model or option, an option is missing or has a wrong value, the data do not
-            suit the model, or the function returns no module.
+        InputError: If there is no such model or option, an option is missing or has a wrong value, the data
+            do not suit the model, or the function returns no module.
     """
     make = _find(name)
     model = make(spec, **_checked(make, f"model {name!r}", options))
     if not isinstance(model, nn.Module):
         raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model
+
+
+def options(name: str) -> list[inspect.Parameter]:
+    """The options that a model takes: the parameters of its function but the first.
+
+    Raises:
+        InputError: If there is no such model.
+    """
+    return _parameters(_find(name), f"model {name!r}")[1:]
 
 
 def _find(name: str) -> Callable[..., object]:
@@ -75,7 +85,7 @@ def _find(name: str) -> Callable[..., object]:
         raise InputError(f"model {name!r}: {module_name!r} cannot be imported: {error}") from error
     finally:
         sys.path.remove(here)
-    function = getattr(module, function_name, None)
+    function: object = getattr(module, function_name, None)
     if not callable(function):
         names = [item for item in vars(module) if not item.startswith("_") and callable(vars(module)[item])]
         raise InputError(f"module {module_name!r}: " + unknown("function", function_name, names))
@@ -94,10 +104,10 @@ def _checked(make: Callable[..., object], where: str, options: Mapping[str, obje
     for option, parameter in named.items():
         if parameter.default is parameter.empty and option not in options:
             raise InputError(f"{where} needs the option {option!r}")
-    return {
-        option: _value(named[option].annotation, value, f"{where}: option {option!r}") if option in named else value
-        for option, value in options.items()
-    }
+    checked = dict(options)
+    for option in named.keys() & options.keys():
+        checked[option] = _value(named[option].annotation, options[option], f"{where}: option {option!r}")
+    return checked
 
 
 def _parameters(make: Callable[..., object], where: str) -> list[inspect.Parameter]:

@@ -1,7 +1,8 @@
 """Normalisation layers by name, and the statistics of batch normalisation that keeps none while training.
 
-`static` is HeteroFL's (Diao, Ding, Tarokh, ICLR 2021): batch statistics and no running ones in training, so that
-clients have no statistics to share or average; one pass over data afterwards gives those that evaluation uses.
+`static` is HeteroFL's (Diao, Ding, Tarokh, ICLR 2021): batch statistics and no running ones in training, so
+that clients have no statistics to share or average; one pass over data afterwards gives those that evaluation
+uses.
 
 Shape convention: layers map `[batch, channels, height, width]` to the same shape.
 """
@@ -42,7 +43,7 @@ def norm_layer(norm: Norm, channels: int) -> nn.Module:
 
 
 def group_count(channels: int) -> int:
-    """Number of groups: the largest divisor of the channels up to 32 that leaves two channels or more a group.
+    """Number of groups: the largest divisor up to 32 that leaves two channels or more a group.
 
     32 is the number of Wu and He (Group Normalization, ECCV 2018). A group of one channel would be instance
     normalisation, which turns a map of 1 x 1 into zeros. A prime number of channels makes one group of all.
@@ -56,10 +57,11 @@ def group_count(channels: int) -> int:
 def recompute_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Gives static batch norms the statistics of one pass over data; evaluation mode uses them from then on.
 
-    Each statistic is the plain mean over batches of the batch's mean, and of its unbiased variance, while every
-    static norm before it normalises by the batch as in training; all other modules run as in evaluation. Training
-    mode goes on using batch statistics. The statistics become buffers ``running_mean`` and ``running_var``
-    ``[channels]``, part of the state dict. A model without static norms is left as it is. Call it again to renew.
+    Each statistic is the plain mean over batches of the batch's mean, or of its unbiased variance, while
+    every static norm before it normalises by the batch as in training; other modules run as in evaluation. In
+    training mode they go on using batch statistics. The statistics become buffers ``running_mean`` and
+    ``running_var`` ``[channels]``, part of the state dict. A model without static norms is left as it is.
+    Call it again to renew them.
 
     Args:
         model: The model; its modules keep their modes.

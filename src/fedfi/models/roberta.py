@@ -1,8 +1,8 @@
 """RoBERTa for classifying texts (Liu et al., 2019), pretrained or from scratch.
 
 Transformers is imported when a model is made, not before. Two choices let per-example gradients be vectorised
-(`torch.func.vmap`): attention is the `eager` one, as the fused kernel has no batching rule, and the mask is handed
-over ready-made, as the library's own depends on its values.
+(`torch.func.vmap`): attention is the `eager` one, as the fused kernel has no batching rule, and the mask is
+handed over ready-made, as the library's own branches on its values.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def roberta(
     """RoBERTa with a classification head, small and from scratch or from a pretrained checkpoint.
 
     Args:
-        spec: Text with a vocabulary and a padding id; token ids ``[batch, tokens]``, logits ``[batch, classes]``.
-            The head reads the first token.
-        checkpoint: A folder, or a name on the Hugging Face hub, with a RoBERTa in safetensors; sizes are its own.
+        spec: Text with a vocabulary and a padding id; token ids ``[batch, tokens]``, logits
+            ``[batch, classes]``. The head reads the first token.
+        checkpoint: A folder, or a name on the Hugging Face hub, with a RoBERTa in safetensors; sizes are its
+            own.
         layers: Number of encoder layers.
         hidden: Size of a token's vector, a multiple of `heads`.
         heads: Number of attention heads.
@@ -56,7 +57,7 @@ def roberta(
         import transformers
     except ImportError as error:
         raise InputError("model 'roberta' needs transformers: pip install 'fedfi[text]'") from error
-    shared = {
+    shared: dict[str, Any] = {
         "num_labels": spec.classes,
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
@@ -101,10 +102,11 @@ class RobertaClassifier(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Logits ``[batch, classes]`` of token ids ``[batch, tokens]``, of any integer type."""
         dtype = next(self.network.parameters()).dtype
-        # The lowest number, not minus infinity: an empty text then attends to all its padding and stays finite.
+        # The lowest number, not minus infinity: an empty text then attends to its padding and stays finite.
         mask = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
         mask = mask.masked_fill(ids == self.padding, torch.finfo(dtype).min)
-        return self.network(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
+        logits: Tensor = self.network(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
+        return logits
 
 
 def _text(spec: InputSpec) -> tuple[int, int, int]:
@@ -113,7 +115,7 @@ def _text(spec: InputSpec) -> tuple[int, int, int]:
     if spec.vocabulary is None or spec.padding is None:
         raise InputError("model 'roberta' needs text with a vocabulary and a padding id")
     if not 0 <= spec.padding < spec.vocabulary:
-        raise InputError(f"padding must be an id below the vocabulary of {spec.vocabulary}, got {spec.padding}")
+        raise InputError(f"padding must be an id below the vocabulary, {spec.vocabulary}, got {spec.padding}")
     return spec.shape[0], spec.vocabulary, spec.padding
 
 
@@ -132,8 +134,8 @@ def _pretrained(transformers: Any, checkpoint: str, spec: InputSpec, shared: dic
         raise InputError(f"{where} is a {config.model_type!r}, not a 'roberta'")
     if config.pad_token_id != padding or config.vocab_size < vocabulary:
         raise InputError(
-            f"{where} has {config.vocab_size} token ids and pads with {config.pad_token_id}, but the data have "
-            f"{vocabulary} and pad with {padding}; tokenise with the checkpoint's own tokenizer"
+            f"{where} has {config.vocab_size} token ids and pads with {config.pad_token_id}, but the data "
+            f"have {vocabulary} and pad with {padding}; tokenise with the checkpoint's own tokenizer"
         )
     if config.max_position_embeddings < _positions(length, padding):
         most = config.max_position_embeddings - padding - 1
@@ -146,5 +148,6 @@ def _pretrained(transformers: Any, checkpoint: str, spec: InputSpec, shared: dic
         raise InputError(f"{where} cannot be loaded: {error}") from error
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("classifier."))
     if missing:
-        raise InputError(f"{where} lacks {missing[0]!r}" + (f" and {len(missing) - 1} more" if missing[1:] else ""))
-    return network.float().train()  # checkpoints may be half precision, and come in evaluation mode
+        raise InputError(f"{where} lacks {len(missing)} of the model's tensors, such as {missing[0]!r}")
+    model: nn.Module = network
+    return model.float().train()  # checkpoints may be half precision, and come in evaluation mode

@@ -17,7 +17,8 @@ def write_report(directories: Iterable[Path | str], out: Path | str) -> Path:
         The page's path.
 
     Raises:
-        InputError: If a directory holds no run, `out` cannot be written, or plotly (extra `report`) is missing.
+        InputError: If a directory holds no run, `out` cannot be written, or plotly (extra `report`) is not
+            installed.
     """
     from fedfi.report.page import write
 

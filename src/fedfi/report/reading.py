@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.errors import InputError
+from fedfi.federation.record import read_lines
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -86,8 +87,8 @@ def read_run(path: Path, label: str = "") -> RunRecord:
 def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     """Reads run directories, and those below a directory that is none itself, such as that of a comparison.
 
-    A run below such a directory is called by its folder, without the seed; other runs by their method, and where
-    that is the same for two of them, by their directory.
+    A run below such a directory is called by its folder, without the seed; other runs by their method, and
+    where that is the same for two of them, by their directory.
 
     Raises:
         InputError: If there is no run at a path.
@@ -112,16 +113,8 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     return runs
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def standing(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The events that a resume has not superseded: of rounds that were done again, only the last time counts."""
+    """The events that a resume has not superseded: of rounds done again, only the last time counts."""
     kept: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "resume":

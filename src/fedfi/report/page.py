@@ -1,0 +1,213 @@
+"""The page: what came of it first, then why, then on what."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedfi.errors import InputError
+from fedfi.report import figures as fig
+from fedfi.report import plotly
+from fedfi.report.reading import RunRecord, read_runs, size
+
+_SHOWN = 50
+_COLUMNS = (
+    ("global/accuracy", "global accuracy", "{:.2%}"),
+    ("global/loss", "global loss", "{:.3f}"),
+    ("levels/mean/accuracy", "mean of levels", "{:.2%}"),
+    ("local/accuracy", "local accuracy", "{:.2%}"),
+    ("local/accuracy_worst", "worst client", "{:.2%}"),
+)
+
+
+def write(directories: Sequence[Path], out: Path) -> Path:
+    """Writes the page; see `fedfi.report.write_report`."""
+    script = plotly.script()
+    runs = read_runs(directories)
+    page = render(runs, script)
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
+    return out
+
+
+def render(runs: Sequence[RunRecord], script: str) -> str:
+    """The page as text.
+
+    Args:
+        runs: What it is about.
+        script: Plotly's JavaScript.
+    """
+    figures: list[fig.Figure] = []
+    firsts = list({run.label: run for run in reversed(runs)}.values())[::-1]
+    sections = [
+        _section("Result", _verdict(runs) + _results(runs)),
+        _section("Learning", _place(figures, _learning(runs))),
+    ]
+    for run in firsts:
+        name = f": {run.label}" if len(firsts) > 1 else ""
+        sections.append(_section(f"Submodels{name}", _place(figures, _submodels(run))))
+    sections += [
+        _section(
+            "Clients", _place(figures, fig.present([fig.client_accuracies(firsts), fig.labels(firsts[0])]))
+        ),
+        _section("Traffic", _place(figures, fig.present(_traffic(runs, firsts)))),
+        _section("Failures and warnings", _events(runs)),
+        _section("Settings and environment", "".join(_settings(run) for run in runs)),
+    ]
+    title = escape(", ".join(dict.fromkeys(run.label for run in runs)))
+    data = json.dumps(_finite(figures), allow_nan=False).replace("</", "<\\/")
+    style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    theme = resources.files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>fedfi: {title}</title><style>{style}</style></head><body><main><h1>{title}</h1>"
+        f"{''.join(sections)}</main><script>{script}</script>"
+        f'<script type="application/json" id="figures">{data}</script><script>{theme}</script>'
+        "</body></html>\n"
+    )
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON does not have; a curve has a gap there."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _verdict(runs: Sequence[RunRecord]) -> str:
+    run = runs[0]
+    config = run.config
+    data = escape(str(config.get("data", {}).get("name", run.split.get("name", "the data"))))
+    count = len(run.split.get("clients", {}))
+    setting = f"on {data}" + (f" with {count} clients" if count else "")
+    scores: dict[str, list[float]] = {}
+    for r in runs:
+        if "global/accuracy" in r.last:
+            scores.setdefault(r.label, []).append(r.last["global/accuracy"])
+    open_ = [r for r in runs if not r.finished]
+    note = f" {len(open_)} of {len(runs)} runs are not finished." if open_ else ""
+    if not scores:
+        return f"<p class=verdict>Nothing has been judged yet {setting}.{note}</p>"
+    best = max(scores, key=lambda label: statistics.fmean(scores[label]))
+    reached = f"<b>{escape(best)}</b> reached <b>{statistics.fmean(scores[best]):.1%}</b> test accuracy"
+    if len(scores) > 1:
+        reached += f", the best of {len(scores)}"
+    return f"<p class=verdict>{reached} {setting}, after {run.rounds} rounds.{note}</p>"
+
+
+def _results(runs: Sequence[RunRecord]) -> str:
+    columns = [c for c in _COLUMNS if any(c[0] in run.last for run in runs)]
+    heads = ["run", "rounds", *(name for _, name, _ in columns), "up", "down", "failures", "time"]
+    rows = []
+    for run in runs:
+        planned = run.config.get("rounds", run.rounds)
+        name = run.label if "seed" not in run.config else f"{run.label}, seed {run.config['seed']}"
+        values = [form.format(run.last[key]) if key in run.last else "" for key, _, form in columns]
+        failures = len(run.of_kind("failure"))
+        rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
+        up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
+        rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f} s"])
+    return _table(heads, rows)
+
+
+def _learning(runs: Sequence[RunRecord]) -> list[fig.Figure]:
+    made = []
+    for metric in ("accuracy", "loss"):
+        for prefix, name in (
+            ("global", "Global model"),
+            ("levels/mean", "Mean of the levels"),
+            ("local", "Clients, own test examples"),
+            ("validation", "Global model, validation"),
+        ):
+            made.append(fig.curve(runs, f"{prefix}/{metric}", f"{name}: {metric}"))
+    made.append(fig.curve(runs, "train/loss", "Training loss"))
+    return fig.present(made)
+
+
+def _submodels(run: RunRecord) -> list[fig.Figure]:
+    return fig.present(
+        [
+            fig.family(run, r"levels/(?!mean)([^/]+)/accuracy", "Accuracy by level", percent=True),
+            fig.family(run, r"levels/(?!mean)([^/]+)/loss", "Loss by level"),
+            fig.family(run, r"jaccard/(.+)", "Overlap with the largest weights (Jaccard), by level"),
+            fig.family(run, r"(cv_fisher|cv_magnitude)", "Coefficient of variation", log=True),
+            fig.keep_rates(run),
+            fig.family(run, r"keep_lowest/(.+)", "Lowest kept part of any layer, by level", percent=True),
+        ]
+    )
+
+
+def _traffic(runs: Sequence[RunRecord], firsts: Sequence[RunRecord]) -> list[fig.Figure | None]:
+    bars = [fig.traffic(run) for run in firsts]
+    if len(firsts) > 1:
+        for run, bar in zip(firsts, bars, strict=True):
+            if bar:
+                bar["layout"]["title"]["text"] += f": {run.label}"
+    return [fig.by_traffic(runs, "global/accuracy", "Accuracy by traffic"), *bars]
+
+
+def _events(runs: Sequence[RunRecord]) -> str:
+    rows = []
+    for run in runs:
+        for event in run.events:
+            if event["event"] == "failure":
+                what = f"client {event['client']}, {event['stage']}: {event['error']}"
+            elif event["event"] == "warning":
+                what = event["text"]
+            elif event["event"] == "resume":
+                what = "resumed"
+            else:
+                continue
+            rows.append([run.label, str(event.get("round", "")), event["event"], what])
+    if not rows:
+        return "<p>None.</p>"
+    more = f"<p>and {len(rows) - _SHOWN} more in events.jsonl</p>" if len(rows) > _SHOWN else ""
+    return _table(["run", "round", "kind", "what"], rows[:_SHOWN]) + more
+
+
+def _settings(run: RunRecord) -> str:
+    config = escape(tomli_w.dumps(dict(run.config)))
+    environment = _flat(run.environment)
+    return (
+        f"<details><summary>{escape(run.label)} <small>{escape(str(run.path))}</small></summary>"
+        f"<pre>{config}</pre>{_table(['environment', ''], environment)}</details>"
+    )
+
+
+def _flat(table: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
+    for key, value in table.items():
+        rows += _flat(value) if isinstance(value, Mapping) else [[str(key), str(value)]]
+    return rows
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+
+
+def _place(figures: list[fig.Figure], made: Sequence[fig.Figure]) -> str:
+    """Room for figures, which the page's script fills."""
+    places = []
+    for figure in made:
+        places.append(f'<div class=figure data-figure="{len(figures)}"></div>')
+        figures.append(figure)
+    return f"<div class=grid>{''.join(places)}</div>" if places else ""
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedfi.cli.summary import markdown, summarise
+from fedfi.cli.variants import parse_item
+from fedfi.federation.checkpoint import tensors_from_file
+from fedfi.federation.record import read_lines
+
+VARIANTS = """
+[compare.coarse]
+preset = "as-published"
+train = { learning_rate = 0.2, epochs = 1 }
+"""
+
+
+def test_table_of_two_methods_and_a_variant(file: Path, fedfi) -> None:
+    file.write_text(file.read_text() + VARIANTS)
+    code, out, _ = fedfi(
+        "compare", file, "--algorithms", "fedavg,mine=fedfibos", "--seeds", "0,1", "--out", "c", "--workers", "2"
+    )
+    assert code == 0
+    assert out == Path("c/table.md").read_text()
+    rows = list(csv.DictReader(Path("c/table.csv").open()))
+    assert [(row["method"], row["seeds"]) for row in rows] == [("fedavg", "2"), ("mine", "2"), ("coarse", "2")]
+    results = json.loads(Path("c/results.json").read_text())
+    values = [results["methods"]["mine"]["seeds"][s]["global/accuracy"] for s in ("0", "1")]
+    # mean and sample standard deviation of two values a, b are (a + b) / 2 and |a - b| / sqrt(2)
+    assert float(rows[1]["global/accuracy"]) == pytest.approx(sum(values) / 2)
+    assert float(rows[1]["global/accuracy sd"]) == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2))
+    last = read_lines(Path("c/mine/seed-1/metrics.jsonl"))[-1]
+    assert values[1] == last["global/accuracy"]
+    coarse = results["methods"]["coarse"]["config"]
+    assert coarse["train"]["learning_rate"] == 0.2
+    assert (coarse["train"]["epochs"], "steps" in coarse["train"]) == (1, False)
+    assert coarse["algorithm"]["fisher"] == "masked"
+    assert coarse["algorithm"]["participation"] == 0.5
+
+    splits = [json.loads(Path(f"c/{label}/seed-1/split.json").read_text()) for label in ("fedavg", "mine")]
+    assert splits[0] == splits[1]
+
+    fedfi("run", file, "--set", "seed=1", "--out", "alone", "-q")
+    alone = tensors_from_file(Path("alone/model.safetensors"))
+    compared = tensors_from_file(Path("c/mine/seed-1/model.safetensors"))
+    assert all(alone[name].equal(compared[name]) for name in alone)
+
+
+def test_finished_runs_are_kept_others_go_on(file: Path, fedfi) -> None:
+    command = ["compare", file, "--algorithms", "fedavg", "--seeds", "0,1", "--out", "c"]
+    assert fedfi(*command, "-q") == (0, "", "")
+    table = Path("c/table.csv").read_text()
+    kept, cut = Path("c/fedavg/seed-0"), Path("c/fedavg/seed-1")
+    before = (kept / "events.jsonl").read_text()
+    events = (cut / "events.jsonl").read_text().splitlines(keepends=True)
+    (cut / "events.jsonl").write_text("".join(events[:-1]))  # as if it had been killed before its end
+    newest = max((cut / "checkpoints").iterdir())
+    newest.unlink()
+    code, out, err = fedfi(*command)
+    assert code == 0
+    assert err == "1 runs in c, 1 kept\n"
+    assert (kept / "events.jsonl").read_text() == before
+    assert sum(e["event"] == "resume" for e in read_lines(cut / "events.jsonl")) == 1
+    strip = [[c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(table)]
+    assert strip == [[c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(Path("c/table.csv").read_text())]
+
+
+def _rows(text: str) -> list[tuple[list[str], list[str]]]:
+    head, *rows = list(csv.reader(text.splitlines()))
+    return [(head, row) for row in rows]
+
+
+def test_other_settings_are_refused_by_key(file: Path, fedfi) -> None:
+    command = ["compare", file, "--algorithms", "fedavg", "--out", "c", "-q"]
+    assert fedfi(*command)[0] == 0
+    code, _, err = fedfi(*command, "--set", "train.learning_rate=0.2")
+    assert code == 2
+    assert err == (
+        "c/fedavg/seed-0: holds a run with train.learning_rate = 0.1, now it is train.learning_rate = 0.2;"
+        " choose another --out\n"
+    )
+
+
+def test_a_failing_run_does_not_stop_the_others(file: Path, fedfi) -> None:
+    file.write_text(file.read_text() + "[compare.wild]\nname = 'fedavg'\ntrain = { learning_rate = 1e30 }\n")
+    code, out, err = fedfi("compare", file, "--algorithms", "fedavg", "--out", "c")
+    assert code == 3
+    assert err.splitlines()[-1] == "1 of 2 runs failed: c/wild/seed-0"
+    assert "| fedavg |     1 |" in out
+    assert list(json.loads(Path("c/results.json").read_text())["failed"]) == ["wild/seed-0"]
+
+
+@pytest.mark.parametrize(
+    ("item", "parsed"),
+    [
+        ("fedavg", ("fedavg", "fedavg", None)),
+        ("fedfibos:as-published", ("fedfibos-as-published", "fedfibos", "as-published")),
+        ("ours=fedfibos:as-published", ("ours", "fedfibos", "as-published")),
+        ("my.methods:Mine", ("mine", "my.methods:Mine", None)),
+        ("x=my.methods:Mine:fast", ("x", "my.methods:Mine", "fast")),
+    ],
+)
+def test_parse_item(item: str, parsed: tuple[str, str, str | None]) -> None:
+    assert parse_item(item) == parsed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--algorithms", "fedavgg"], "did you mean 'fedavg'?"),
+        (["--algorithms", "fedavg,fedavg"], "is given twice"),
+        (["--algorithms", "fedavg", "--seeds", "0,0"], "a seed is given twice"),
+        (["--algorithms", "fedavg", "--seeds", "0,x"], "'x' is not a whole number"),
+        (["--algorithms", "a/b=fedavg"], "names a directory"),
+        (["--algorithms", "fedavg:fast"], "has no presets"),
+    ],
+)
+def test_usage(file: Path, fedfi, arguments: list[str], message: str) -> None:
+    code, _, err = fedfi("compare", file, "--out", "c", *arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_summary_by_hand() -> None:
+    # 1, 2, 3: mean 2, sample variance ((1)^2 + 0 + 1^2) / 2 = 1
+    summary = summarise([{"a": 1.0}, {"a": 2.0}, {"a": 3.0, "b": 4.0}])
+    assert summary == {"a": {"mean": 2.0, "sd": 1.0, "n": 3}, "b": {"mean": 4.0, "sd": None, "n": 1}}
+    shown = markdown({"m": summarise([{"global/accuracy": 0.5}, {"global/accuracy": 0.7}])}, {"m": 2})
+    assert "0.6000 ± 0.1414" in shown

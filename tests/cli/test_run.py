@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fedfi.federation.checkpoint import tensors_from_file
+from fedfi.federation.record import read_lines
+
+from .conftest import spawn
+
+
+def test_run_writes_a_directory_and_prints_a_table(file: Path, fedfi) -> None:
+    code, out, err = fedfi("run", file)
+    assert code == 0
+    assert err == "run directory: runs/exp-fedfibos-1\n"
+    run = Path("runs/exp-fedfibos-1")
+    for part in ("global model, test", "submodels, mean", "clients, own", "traffic: ", "failures: 0", str(run)):
+        assert part in out
+    assert {"run.toml", "metrics.jsonl", "model.safetensors", "report.html"} <= {p.name for p in run.iterdir()}
+    code, _, err = fedfi("run", file, "--quiet")
+    assert (code, err) == (0, "")
+    assert Path("runs/exp-fedfibos-2/model.safetensors").exists()
+
+
+def test_run_toml_runs_the_same(file: Path, fedfi) -> None:
+    assert fedfi("run", file, "--out", "a", "-q") == (0, "", "")
+    assert fedfi("run", "a/run.toml", "--out", "b", "-q") == (0, "", "")
+    one, two = tensors_from_file(Path("a/model.safetensors")), tensors_from_file(Path("b/model.safetensors"))
+    assert all(one[name].equal(two[name]) for name in one)
+    assert Path("a/run.toml").read_text() == Path("b/run.toml").read_text()
+
+
+def test_resume_of_a_finished_run_says_so_and_extends(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    code, out, _ = fedfi("resume", "a")
+    assert code == 0
+    assert out.startswith("a is finished: 2 of 2 rounds\n")
+    code, _, err = fedfi("resume", "a", "--rounds", "1")
+    assert (code, err) == (2, "--rounds 1: the run has 2 (nearest valid: 2)\n")
+    assert fedfi("resume", "a", "--rounds", "3", "-q") == (0, "", "")
+    assert [line["round"] for line in read_lines(Path("a/metrics.jsonl"))] == [1, 2, 3]
+    fedfi("run", file, "--out", "b", "-q", "--set", "rounds=3")
+    one, two = tensors_from_file(Path("a/model.safetensors")), tensors_from_file(Path("b/model.safetensors"))
+    assert all(one[name].equal(two[name]) for name in one)
+    assert Path("a/run.toml").read_text() == Path("b/run.toml").read_text()
+
+
+def test_resume_refuses_other_data(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    split = json.loads(Path("a/split.json").read_text())
+    split["clients"]["2"]["train"]["hash"] = "0"
+    Path("a/split.json").write_text(json.dumps(split))
+    code, _, err = fedfi("resume", "a", "--rounds", "3")
+    assert code == 2
+    assert "the examples of client '2' are not those" in err
+
+
+def test_resume_needs_a_run(file: Path, fedfi) -> None:
+    assert fedfi("resume", ".") == (2, "", ".: is not a run directory: it has no run.toml\n")
+
+
+def test_failed_run_is_code_3(file: Path, fedfi) -> None:
+    code, _, err = fedfi("run", file, "--set", "min_replies=4", "--out", "a")
+    assert code == 3
+    assert err.splitlines()[-1].startswith("round 1: 3 of 3 clients delivered, 4 are needed")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_and_resume(file: Path, fedfi, number: int, code: int) -> None:
+    process = spawn("run", "exp.toml", "--out", "a", "--set", "rounds=400", cwd=Path.cwd())
+    metrics = Path("a/metrics.jsonl")
+    deadline = time.monotonic() + 30
+    while not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert err.splitlines()[-1].endswith("go on with: fedfi resume a")
+    assert "Traceback" not in err
+    done = metrics.read_text().count("\n")
+    Path("a/run.toml").write_text(Path("a/run.toml").read_text().replace("rounds = 400", f"rounds = {done + 1}"))
+    assert fedfi("resume", "a", "-q") == (0, "", "")
+    assert [line["round"] for line in read_lines(metrics)] == list(range(1, done + 2))
+
+
+def test_missing_report_extra_is_one_line(file: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
+    code, out, _ = fedfi("run", file, "--out", "a")
+    assert code == 0
+    assert out.splitlines()[-1] == "no report.html: reports need plotly: pip install 'fedfi[report]'"
+    assert not Path("a/report.html").exists()
+
+
+def test_help_is_quick_and_light(file: Path) -> None:
+    started = time.monotonic()
+    process = spawn("--help", cwd=Path.cwd())
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    assert "compare" in out
+    assert time.monotonic() - started < 2  # half a second on an idle machine
+    code = "import sys; from fedfi.cli import main; main(['--help']); print([m for m in sys.modules if m in"
+    code += " ('torch', 'datasets', 'plotly', 'pandas', 'pydantic', 'numpy')])"
+    import subprocess
+
+    text = subprocess.run([__import__("sys").executable, "-c", code], capture_output=True, text=True).stdout
+    assert text.splitlines()[-1] == "[]"

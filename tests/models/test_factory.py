@@ -1,0 +1,131 @@
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import fedfi.models.factory
+from fedfi.errors import InputError
+from fedfi.models import InputSpec, available, build
+
+CIFAR = InputSpec("image", (3, 32, 32), 10)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of a user's, importable as ``own_models``."""
+    module = types.ModuleType("own_models")
+    monkeypatch.setitem(sys.modules, "own_models", module)
+    return module
+
+
+def test_available():
+    summaries = available()
+    assert list(summaries) == ["mlp", "cnn", "small_cnn", "resnet18", "roberta"]
+    assert all(text and "\n" not in text for text in summaries.values())
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "small_cnn", "resnet18"])
+def test_each_builds_from_the_global_generator(name):
+    states = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        states.append(build(name, CIFAR, {} if name == "mlp" else {"width": 0.1}).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_lists_become_tuples():
+    """3072 * 8 + 8 * 4 + 4 * 10 weights."""
+    model = build("mlp", CIFAR, {"hidden": [8, 4], "bias": False})
+    assert sum(p.numel() for p in model.parameters()) == 3072 * 8 + 32 + 40
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet", {}, r"unknown model 'resnet'; did you mean 'resnet18'\?"),
+        ("mlp", {"hiden": [8]}, r"model 'mlp': unknown option 'hiden'; did you mean 'hidden'\?"),
+        ("mlp", {"spec": 1}, "unknown option 'spec'"),
+        ("mlp", {"hidden": 8}, "model 'mlp': option 'hidden': input should be a valid tuple, got 8"),
+        ("mlp", {"hidden": [8, "x"]}, r"option 'hidden'\[1\]: input should be a valid integer.*got 'x'"),
+        ("cnn", {"width": "wide"}, "option 'width': input should be a valid number.*got 'wide'"),
+        ("cnn", {"width": -1}, "width must be a positive number"),
+        ("resnet18", {"norm": "groups"}, r"option 'norm': unknown value 'groups'; did you mean 'group'\?"),
+        ("no.such.module:net", {}, "'no.such.module' cannot be imported"),
+        (":net", {}, "expected package.module:function"),
+        (
+            "fedfi.models.mlp:mpl",
+            {},
+            r"module 'fedfi.models.mlp': unknown function 'mpl'; did you mean 'mlp'\?",
+        ),
+    ],
+)
+def test_errors_are_one_line(name, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build(name, CIFAR, options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_by_path():
+    assert build("fedfi.models.mlp:mlp", CIFAR, {"hidden": []})(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "nets_of_mine.py").write_text(
+        "from torch import nn\ndef net(spec, units: int = 2): return nn.Linear(units, spec.classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    assert build("nets_of_mine:net", CIFAR, {"units": 5}).in_features == 5
+    assert sys.path == path
+    monkeypatch.delitem(sys.modules, "nets_of_mine")
+
+
+def test_a_class_and_annotations_that_cannot_be_checked(module):
+    class Net(nn.Linear):
+        def __init__(self, spec, dtype: torch.dtype, units: "Nowhere" = 3, **rest):  # noqa: F821
+            super().__init__(units, spec.classes, dtype=dtype)
+            self.rest = rest
+
+    module.Net = Net
+    model = build("own_models:Net", CIFAR, {"dtype": torch.float64, "other": 1})
+    assert (model.weight.dtype, model.in_features, model.rest) == (torch.float64, 3, {"other": 1})
+
+
+def test_a_missing_option(module):
+    module.net = lambda spec, units: nn.Linear(units, 2)
+    with pytest.raises(InputError, match="model 'own_models:net' needs the option 'units'"):
+        build("own_models:net", CIFAR, {})
+
+
+def test_a_function_without_options(module):
+    module.net = lambda spec: nn.Linear(1, 2)
+    with pytest.raises(InputError, match="has no options, got 'units'"):
+        build("own_models:net", CIFAR, {"units": 1})
+
+
+def test_a_function_that_takes_nothing(module):
+    module.net = lambda: nn.Linear(1, 2)
+    with pytest.raises(InputError, match="must take the input specification"):
+        build("own_models:net", CIFAR, {})
+
+
+def test_a_function_that_makes_no_module(module):
+    module.net = lambda spec: {"weight": 1}
+    with pytest.raises(InputError, match=r"must return a torch.nn.Module, got dict"):
+        build("own_models:net", CIFAR, {})
+
+
+def test_importing_does_not_import_transformers(fresh_modules):
+    assert fedfi.models.factory.__name__ in fresh_modules
+    assert "transformers" not in fresh_modules
+
+
+@pytest.fixture
+def fresh_modules():
+    """Names of the modules of a fresh interpreter that has imported the models."""
+    code = "import sys, fedfi.models; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
