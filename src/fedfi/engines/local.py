@@ -102,10 +102,9 @@ class LocalEngine:
 
     def _cohort(self, jobs: list[Job]) -> Iterator[Outcome]:
         assert isinstance(self._algorithm, UpdatesCohorts)
-        clients = [self._workplace.client(job) for job in jobs]
+        pairs = [(job.packet, self._workplace.client(job)) for job in jobs]
         with one_thread():
-            pairs = [(job.packet, client) for job, client in zip(jobs, clients, strict=True)]
-            for client, packet in zip(clients, self._algorithm.cohort_update(pairs), strict=True):
-                yield Outcome(
-                    Reply(client.id, packet), client.memory.changed, frozenset(client.memory.removed)
-                )
+            packets = list(self._algorithm.cohort_update(pairs))
+        for (_, client), packet in zip(pairs, packets, strict=True):
+            memory = client.memory
+            yield Outcome(Reply(client.id, packet), memory.changed, frozenset(memory.removed))

@@ -21,8 +21,10 @@ class MemoryTable:
         self._present: dict[str, Tensor] = {}
 
     def row(self, client: str) -> Tree:
-        """Views of what a client has."""
-        i = self._position[client]
+        """Views of what a client has; nothing for a client that is not known."""
+        i = self._position.get(client)
+        if i is None:
+            return {}
         return {n: t[i] for n, t in self._columns.items() if bool(self._present[n][i])}
 
     def commit(self, client: str, changed: Mapping[str, Tensor], removed: Iterable[str] = ()) -> None:

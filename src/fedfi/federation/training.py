@@ -45,7 +45,7 @@ def batch_positions(size: int, training: Training, rng: torch.Generator) -> Iter
     for _ in range(_epochs(size, training)):
         order = torch.randperm(size, generator=rng)
         batches = list(order.split(training.batch_size))
-        if len(batches) > 1 and len(batches[-1]) == 1:
+        if len(batches) > 1 and len(batches[-1]) == 1 < training.batch_size:
             batches[-2:] = [torch.cat(batches[-2:])]
         yield from batches
 

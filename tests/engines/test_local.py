@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from fedfi.averaging.fedavg import FedAvg
+from fedfi.averaging.server import Averaging
+from fedfi.engines.local import LocalEngine
+from fedfi.engines.table import MemoryTable
+from fedfi.federation.algorithm import Failure, Reply
+from fedfi.federation.client import Client, Memory
+from fedfi.federation.packet import Layout, Packet
+from fedfi.federation.run import run
+from fedfi.federation.training import train_locally
+from tests import tiny
+
+
+def remembering(monkeypatch):
+    """FedAvg whose clients count, in their memory, how often they were asked."""
+    plain = FedAvg.client_update
+
+    def client_update(self, packet, client: Client):
+        seen = client.memory.get("seen", torch.zeros(2))
+        client.memory["seen"] = seen + 1
+        reply = plain(self, packet, client)
+        return Packet(reply.tensors, {**reply.scalars, "seen": float(client.memory["seen"][0])})
+
+    def reply_layout(self, state, packet):
+        returned = [*state.trained, *state.buffers]
+        return Layout.like({n: state.model[n] for n in returned}, "loss", "examples", "seen")
+
+    monkeypatch.setattr(FedAvg, "client_update", client_update)
+    monkeypatch.setattr(FedAvg, "reply_layout", reply_layout)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_memory_is_kept_between_rounds_and_across_a_resume(monkeypatch, tmp_path, workers):
+    remembering(monkeypatch)
+
+    def stop(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(FedAvg(), tiny.small(), rounds=3, workers=workers, out=tmp_path / "run", observe=stop)
+    run(FedAvg(), tiny.small(), rounds=3, workers=workers, out=tmp_path / "run", resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    seen = [e["metrics"]["seen"] for e in lines if e["event"] == "replied" and e["round"] == 3]
+    assert seen == [3.0] * 6
+
+
+def test_a_failure_leaves_memory_as_it_was():
+    memory = Memory({"a": torch.zeros(2)})
+    memory["a"] = torch.ones(2)
+    table = MemoryTable(["c"])
+    table.commit("c", {"a": torch.zeros(2)})
+    assert torch.equal(table.row("c")["a"], torch.zeros(2))
+    assert torch.equal(memory["a"], torch.ones(2))
+
+
+def test_a_memory_is_a_mapping():
+    memory = Memory({"a": torch.zeros(1), "b": torch.zeros(1)})
+    del memory["a"]
+    assert (list(memory), len(memory), "a" in memory) == (["b"], 1, False)
+    with pytest.raises(KeyError):
+        memory["a"]
+    with pytest.raises(KeyError):
+        del memory["a"]
+    memory["a"] = torch.ones(1)
+    assert set(memory) == {"a", "b"}
+
+
+def test_a_table_gives_views_and_refuses_another_shape():
+    table = MemoryTable(["x", "y"])
+    table.commit("y", {"v": torch.arange(3.0)})
+    assert table.row("x") == {}
+    assert table.row("y")["v"].data_ptr() == table.describe()["columns"]["v"][1].data_ptr()
+    with pytest.raises(ValueError, match=r"client 'x': memory 'v' has shape \(2,\).*other clients' has \(3,\)"):
+        table.commit("x", {"v": torch.zeros(2)})
+    table.commit("y", {}, ["v"])
+    assert table.row("y") == {}
+    again = MemoryTable(["x", "y"])
+    table.commit("x", {"v": torch.ones(3)})
+    again.restore(table.describe())
+    assert torch.equal(again.row("x")["v"], torch.ones(3))
+
+
+def test_a_worker_that_dies_is_a_failure_and_is_replaced(monkeypatch):
+    plain = FedAvg.client_update
+
+    def client_update(self, packet, client):
+        if client.id == "c1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(self, packet, client)
+
+    monkeypatch.setattr(FedAvg, "client_update", client_update)
+    result = run(FedAvg(), tiny.small(), rounds=2, workers=2)
+    assert [(f.client, f.stage) for f in result.failures] == [("c1", "worker")] * 2
+    assert "exit code -9" in result.failures[0].error
+    assert result.metrics[-1]["clients/replied"] == 5
+
+
+def test_replies_come_in_the_order_of_jobs_whoever_is_first(monkeypatch):
+    plain = FedAvg.client_update
+
+    def client_update(self, packet, client):
+        time.sleep(0.2 if client.id == "c0" else 0)
+        return plain(self, packet, client)
+
+    monkeypatch.setattr(FedAvg, "client_update", client_update)
+    task = tiny.small()
+    engine = LocalEngine(FedAvg(), task, workers=2)
+    try:
+        model = Packet({n: t.clone() for n, t in task.model().state_dict().items()})
+        jobs = [(c, model) for c in task.data.clients]
+        assert [r.client for r in engine.map("client_update", jobs, 0)] == list(task.data.clients)
+    finally:
+        engine.close()
+
+
+def test_an_abandoned_map_does_not_disturb_the_next():
+    task = tiny.small()
+    engine = LocalEngine(FedAvg(), task, workers=2)
+    try:
+        model = Packet({n: t.clone() for n, t in task.model().state_dict().items()})
+        jobs = [(c, model) for c in task.data.clients]
+        for _ in engine.map("client_update", jobs, 0):
+            break
+        replies = list(engine.map("client_update", jobs[::-1], 0))
+        assert [r.client for r in replies] == list(task.data.clients)[::-1]
+        assert all(isinstance(r, Reply) for r in replies)
+    finally:
+        engine.close()
+    engine.close()
+
+
+def test_no_process_outlives_the_run():
+    run(FedAvg(), tiny.small(), rounds=1, workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_large_packets_make_the_arena_grow():
+    """0.9 MB fit the first piece of shared memory; 4 MB do not."""
+    task = dataclasses.replace(tiny.small(), model=lambda: tiny.nn.Sequential(tiny.nn.Linear(6, 100_000), tiny.nn.Linear(100_000, 3)))
+    task = dataclasses.replace(task, training=dataclasses.replace(task.training, learning_rate=1e-4))
+    one = run(FedAvg(), task, rounds=1)
+    two = run(FedAvg(), task, rounds=1, workers=2)
+    assert all(torch.equal(one.model[n], two.model[n]) for n in one.model)
+
+
+class Cohorts(Averaging):
+    """FedAvg that does a round's clients in one call."""
+
+    def train(self, client):
+        return train_locally(client)
+
+    def cohort_update(self, jobs: Sequence[tuple[Packet, Client]]):
+        return [self.client_update(packet, client) for packet, client in jobs]
+
+
+def test_a_cohort_equals_a_loop():
+    one = run(Cohorts(weights="examples"), tiny.small(), rounds=2)
+    other = run(FedAvg(), tiny.small(), rounds=2)
+    assert one.failures == other.failures == []
+    assert all(torch.equal(one.model[n], other.model[n]) for n in one.model)
+
+
+def test_an_unknown_client_is_a_failure():
+    engine = LocalEngine(FedAvg(), tiny.small())
+    (outcome,) = engine.map("client_update", [("nobody", Packet())], 0)
+    assert isinstance(outcome, Failure)
+    assert "no client 'nobody'" in outcome.error

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load
+
+from fedfi.federation.packet import Layout, Packet, PacketError, decode
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def every_dtype() -> Packet:
+    tensors = {f"t{i}": torch.tensor([[0, 1], [1, 1], [3, 0]]).to(d) for i, d in enumerate(DTYPES)}
+    tensors |= {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "view": torch.arange(6.0).view(2, 3).T}
+    return Packet(tensors, {"n": 3, "x": 0.1, "s": "ü", "b": True}, {"bits": b"\x00\xff", "none": b""})
+
+
+def test_all_dtypes_survive_and_the_length_is_exact():
+    packet = every_dtype()
+    encoded = packet.encode()
+    assert len(encoded) == packet.nbytes
+    again = decode(encoded)
+    for name, tensor in packet.tensors.items():
+        assert again.tensors[name].dtype == tensor.dtype
+        assert torch.equal(again.tensors[name], tensor)
+    assert again.scalars == packet.scalars
+    assert again.blobs == packet.blobs
+
+
+def test_the_encoding_is_safetensors():
+    packet = every_dtype()
+    read = load(packet.encode())
+    assert all(torch.equal(read[name], tensor) for name, tensor in packet.tensors.items())
+    assert bytes(read["#bits"].tolist()) == b"\x00\xff"
+
+
+def test_data_bytes_are_those_of_tensors_and_blobs():
+    """3 floats of 4 bytes, 5 bytes of blob."""
+    assert Packet({"a": torch.zeros(3)}, {"x": 1}, {"b": b"12345"}).data_nbytes == 17
+
+
+def test_decoding_a_writable_buffer_copies_nothing():
+    buffer = bytearray(Packet({"a": torch.zeros(3)}).encode())
+    view = decode(buffer).tensors["a"]
+    view += 1
+    assert torch.equal(decode(buffer).tensors["a"], torch.ones(3))
+
+
+@given(st.binary(max_size=64))
+def test_hostile_bytes_are_refused(data):
+    with pytest.raises(PacketError):
+        decode(data)
+
+
+@given(st.integers(0, 399), st.integers(1, 255))
+def test_a_flipped_byte_is_refused_or_changes_only_values(position, change):
+    """What decodes has consistent names, shapes and lengths; nothing else is raised."""
+    encoded = bytearray(every_dtype().encode())
+    encoded[position] ^= change
+    try:
+        again = decode(bytes(encoded))
+    except PacketError:
+        return
+    assert again.data_nbytes == every_dtype().data_nbytes
+
+
+def test_every_truncation_is_refused():
+    encoded = Packet({"a": torch.arange(4.0)}, {"x": 1}).encode()
+    for length in range(len(encoded)):
+        with pytest.raises(PacketError):
+            decode(encoded[:length])
+    with pytest.raises(PacketError, match="1 bytes after"):
+        decode(encoded + b"\0")
+
+
+def test_a_header_that_claims_too_much_is_refused():
+    entries = {
+        "a": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]},
+        "__metadata__": {"scalars": "{}"},
+    }
+    text = json.dumps(entries).encode()
+    with pytest.raises(PacketError, match="'a' does not fit"):
+        decode(len(text).to_bytes(8, "little") + text)
+
+
+def test_names_that_would_be_blobs_and_dtypes_without_a_wire_type_are_refused():
+    with pytest.raises(PacketError, match="'#x'"):
+        Packet({"#x": torch.zeros(1)}).encode()
+    with pytest.raises(PacketError, match="complex64"):
+        Packet({"x": torch.zeros(1, dtype=torch.complex64)}).encode()
+
+
+def test_a_layout_names_both_shapes():
+    layout = Layout.like({"w": torch.zeros(2, 3)}, "loss")
+    layout.check(Packet({"w": torch.ones(2, 3)}, {"loss": 1.0}), "c1")
+    with pytest.raises(PacketError, match=r"client 'c1': tensor 'w' has shape \(1, 3\), expected \(2, 3\)"):
+        layout.check(Packet({"w": torch.ones(1, 3)}, {"loss": 1.0}), "c1")
+    with pytest.raises(PacketError, match=r"scalars differ.*missing \['loss'\]"):
+        layout.check(Packet({"w": torch.ones(2, 3)}), "c1")
+    with pytest.raises(PacketError, match="scalar 'loss' is nan"):
+        layout.check(Packet({"w": torch.ones(2, 3)}, {"loss": float("nan")}), "c1")
+    with pytest.raises(PacketError, match="blob 'm' has 1 bytes, expected 2"):
+        Layout(blobs={"m": 2}).check(Packet(blobs={"m": b"1"}), "c1")

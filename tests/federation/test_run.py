@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+
+import pytest
+import torch
+
+from fedfi.averaging.fedavg import FedAvg
+from fedfi.errors import RunError
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.record import read_lines
+from fedfi.federation.run import run
+from tests import tiny
+
+EVERYONE = FedAvg()
+
+
+def poisoned(task, clients):
+    """The same task, with one input at each of the clients that overflows."""
+    data = task.data
+    inputs = data.test.dataset.inputs.clone()
+    for client in clients:
+        inputs[data.clients[client].train.indices[0]] = 3e38
+    changed = dataclasses.replace(data.test.dataset, inputs=inputs)
+
+    def moved(examples):
+        return dataclasses.replace(examples, dataset=changed)
+
+    held = {n: dataclasses.replace(c, train=moved(c.train), test=moved(c.test)) for n, c in data.clients.items()}
+    return dataclasses.replace(task, data=dataclasses.replace(data, clients=held, test=moved(data.test)))
+
+
+def test_a_nan_loss_is_a_failure_and_the_run_goes_on():
+    result = run(EVERYONE, poisoned(tiny.small(), ["c2"]), rounds=2)
+    assert {(f.client, f.stage) for f in result.failures} == {("c2", "client_update")}
+    assert "the loss is nan at step" in result.failures[0].error
+    assert all(bool(torch.isfinite(t).all()) for t in result.model.values())
+
+
+def test_nan_at_every_client_ends_the_run():
+    task = tiny.small()
+    with pytest.raises(RunError, match=r"round 1: 0 of 6 clients delivered, 1 are needed; last failure.*loss is nan"):
+        run(EVERYONE, poisoned(task, task.data.clients), rounds=2)
+
+
+def test_a_run_directory_holds_what_was_promised(tmp_path):
+    result = run(EVERYONE, tiny.small(), rounds=2, out=tmp_path / "run")
+    files = {p.name for p in (tmp_path / "run").iterdir()}
+    assert files >= {"run.toml", "env.json", "split.json", "events.jsonl", "metrics.jsonl", "checkpoints", "model.safetensors"}
+    settings = tomllib.loads((tmp_path / "run/run.toml").read_text())
+    assert (settings["rounds"], settings["train"]["batch_size"]) == (2, 4)
+    lines = read_lines(tmp_path / "run/metrics.jsonl")
+    assert lines == result.metrics
+    assert lines[0].keys() >= {"round", "seconds", "global/accuracy", "global/loss", "local/accuracy_mean", "bytes/up", "bytes/down"}
+    split = json.loads((tmp_path / "run/split.json").read_text())
+    assert split["clients"]["c0"]["train"]["size"] == 6
+    sent = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "sent"]
+    assert sum(e["bytes"] for e in sent) == sum(line["bytes/down"] for line in lines)
+
+
+def test_an_existing_directory_is_not_overwritten(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        run(EVERYONE, tiny.small(), rounds=1, out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["precious"]
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path):
+    def second(line):
+        with pytest.raises(ValueError, match="another process is running"):
+            run(EVERYONE, tiny.small(), rounds=2, out=tmp_path / "run", resume=True)
+
+    run(EVERYONE, tiny.small(), rounds=1, out=tmp_path / "run", observe=second)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"rounds": 0}, "rounds = 0: must be at least 1"),
+    ({"rounds": 1, "min_replies": 0}, "min_replies = 0"),
+    ({"rounds": 1, "workers": 0}, "workers = 0"),
+    ({"rounds": 1, "resume": True}, "resume needs the run directory"),
+])
+def test_bad_arguments_are_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        run(EVERYONE, tiny.small(), **arguments)
+
+
+def test_more_clients_a_round_than_there_are():
+    with pytest.raises(ValueError, match=r"clients_per_round = 7: there are only 6 clients \(nearest valid: 6\)"):
+        run(FedAvg(clients_per_round=7), tiny.small(), rounds=1)
+
+
+def test_judging_follows_the_schedule_and_always_ends_with_the_last_round():
+    result = run(EVERYONE, tiny.small(), rounds=5, evaluate=Evaluate(every=2, local=False))
+    assert [line["round"] for line in result.metrics if "global/accuracy" in line] == [2, 4, 5]
+    assert not any(k.startswith("local/") for line in result.metrics for k in line)
+
+
+def test_a_client_without_test_examples_is_left_out_of_the_local_means():
+    task = tiny.small()
+    none = dataclasses.replace(task.data.clients["c0"], test=task.data.test.subset(torch.empty(0, dtype=torch.int64)))
+    data = dataclasses.replace(task.data, clients={**task.data.clients, "c0": none})
+    result = run(EVERYONE, dataclasses.replace(task, data=data), rounds=1)
+    assert result.failures == []
+    assert 0 <= result.metrics[0]["local/accuracy_mean"] <= 1
