@@ -1,3 +1,105 @@
-"""fedfi: what each client of an uneven federation trains, shares, hides and takes back."""
+"""fedfi: what each client of an uneven federation trains, shares, hides and takes back.
+
+Everything public is here; each name is loaded at its first use, so that `import fedfi` is quick and loads no
+optional dependency.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedfi.averaging.fedavg import FedAvg
+    from fedfi.averaging.fedprox import FedProx
+    from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
+    from fedfi.engines.local import LocalEngine
+    from fedfi.errors import InputError, RunError
+    from fedfi.federation.algorithm import Algorithm, Failure, Metrics, Reply
+    from fedfi.federation.client import Client, Memory
+    from fedfi.federation.engine import Engine
+    from fedfi.federation.evaluation import Evaluate
+    from fedfi.federation.packet import Layout, Packet, Tree
+    from fedfi.federation.run import RunResult, run
+    from fedfi.federation.task import Task, Training
+    from fedfi.federation.training import train_locally
+    from fedfi.models import InputSpec, build
+    from fedfi.submodel.fedfibos import FedFIbOS
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Algorithm": "federation.algorithm",
+    "Client": "federation.client",
+    "ClientData": "data",
+    "Dataset": "data",
+    "Engine": "federation.engine",
+    "Evaluate": "federation.evaluation",
+    "Examples": "data",
+    "Failure": "federation.algorithm",
+    "FedAvg": "averaging.fedavg",
+    "FedFIbOS": "submodel.fedfibos",
+    "FedProx": "averaging.fedprox",
+    "FederatedData": "data",
+    "InputError": "errors",
+    "InputSpec": "models",
+    "Layout": "federation.packet",
+    "LocalEngine": "engines.local",
+    "Memory": "federation.client",
+    "Metrics": "federation.algorithm",
+    "Packet": "federation.packet",
+    "Reply": "federation.algorithm",
+    "RunError": "errors",
+    "RunResult": "federation.run",
+    "Task": "federation.task",
+    "Training": "federation.task",
+    "Tree": "federation.packet",
+    "build": "models",
+    "federate": "data",
+    "load": "data",
+    "run": "federation.run",
+    "train_locally": "federation.training",
+}
+
+__all__ = [
+    "Algorithm",
+    "Client",
+    "ClientData",
+    "Dataset",
+    "Engine",
+    "Evaluate",
+    "Examples",
+    "Failure",
+    "FedAvg",
+    "FedFIbOS",
+    "FedProx",
+    "FederatedData",
+    "InputError",
+    "InputSpec",
+    "Layout",
+    "LocalEngine",
+    "Memory",
+    "Metrics",
+    "Packet",
+    "Reply",
+    "RunError",
+    "RunResult",
+    "Task",
+    "Training",
+    "Tree",
+    "build",
+    "federate",
+    "load",
+    "run",
+    "train_locally",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedfi' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedfi.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -47,8 +47,8 @@ class Data(BaseModel):
     test_fraction: Annotated[
         float, Field(gt=0, lt=1, description="share held out where there is no official test set")
     ] = 0.2
-    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = (
-        Field(default_factory=list)
+    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = Field(
+        default_factory=list
     )
     label: Annotated[str | None, Field(description="column of the labels")] = None
     group: Annotated[str | None, Field(description="column of natural ids")] = None
@@ -260,9 +260,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             raise ValueError(text)
         node: Any = tomllib.loads(f"{key} = 0")
     except ValueError as error:
-        raise InputError(
-            f"--set {text}: expected table.key=value, such as train.learning_rate=0.1"
-        ) from error
+        raise InputError(f"--set {text}: expected table.key=value, such as train.learning_rate=0.1") from error
     keys = []
     while isinstance(node, dict):
         ((name, node),) = node.items()
@@ -304,9 +302,7 @@ def _check_model(model: Model, source: str) -> None:
     from fedfi.models import available as models
 
     if model.name not in models() and ":" not in model.name:
-        raise InputError(
-            f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}"
-        )
+        raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:

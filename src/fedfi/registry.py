@@ -92,8 +92,6 @@ def _load(target: str) -> Any:
     module_name, _, class_name = target.partition(":")
     module = importlib.import_module(module_name)
     if not hasattr(module, class_name):
-        classes = [
-            n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__
-        ]
+        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
         raise InputError(f"module {module_name!r}: " + unknown("class", class_name, classes))
     return getattr(module, class_name)

@@ -70,9 +70,7 @@ def check_plain(value: Any, *, source: str, path: Sequence[str] = ()) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{source}: {dotted(path)} = {value}: must be a finite number")
     elif not isinstance(value, bool | int | float | str):
-        raise InputError(
-            f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere"
-        )
+        raise InputError(f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
 
 
 def dotted(path: Iterable[object]) -> str:
@@ -106,9 +104,7 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     if kind in _UNKNOWN:
         valid = sorted(fields_of(container))
         near = difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
-        return f"{key}: unknown key; " + (
-            f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
-        )
+        return f"{key}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}")
     if kind in _MISSING:
         return f"{key}: is missing"
     if kind == "value_error":
@@ -117,9 +113,7 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     return f"{key} = {shown(value)}: {_reason(kind, context, value, field, error['msg'], name)}"
 
 
-def _reason(
-    kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo | None, message: str, must: str
-) -> str:
+def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo | None, message: str, must: str) -> str:
     if kind in ("less_than_equal", "greater_than_equal"):
         word, bound = ("at most", context["le"]) if "le" in context else ("at least", context["ge"])
         return f"{must} {word} {_number(bound)} (nearest valid: {_number(bound)})"
@@ -144,9 +138,7 @@ def _nearest(value: Any, choices: Sequence[Any]) -> Any:
     numbers = [c for c in choices if isinstance(c, int)]
     if numbers and isinstance(value, int | float):
         return min(numbers, key=lambda c: abs(c - value))
-    return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[
-        0
-    ]
+    return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[0]
 
 
 def _converted(value: Any) -> float | None:

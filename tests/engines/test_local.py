@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.server import Averaging
@@ -20,7 +21,6 @@ from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import Layout, Packet
 from fedfi.federation.run import run
 from fedfi.federation.training import train_locally
-from tests import tiny
 
 
 def remembering(monkeypatch):
@@ -149,7 +149,9 @@ def test_no_process_outlives_the_run():
 
 def test_large_packets_make_the_arena_grow():
     """0.9 MB fit the first piece of shared memory; 4 MB do not."""
-    task = dataclasses.replace(tiny.small(), model=lambda: tiny.nn.Sequential(tiny.nn.Linear(6, 100_000), tiny.nn.Linear(100_000, 3)))
+    task = dataclasses.replace(
+        tiny.small(), model=lambda: tiny.nn.Sequential(tiny.nn.Linear(6, 100_000), tiny.nn.Linear(100_000, 3))
+    )
     task = dataclasses.replace(task, training=dataclasses.replace(task.training, learning_rate=1e-4))
     one = run(FedAvg(), task, rounds=1)
     two = run(FedAvg(), task, rounds=1, workers=2)

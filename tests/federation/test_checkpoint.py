@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests import tiny
+from tests.matrix.rows import ROWS
 
 from fedfi.errors import RunError
 from fedfi.federation import checkpoint
 from fedfi.federation.rows import RowStore
 from fedfi.federation.run import run
-from tests import tiny
-from tests.matrix.rows import ROWS
 
 
 @dataclass

@@ -26,7 +26,11 @@ DTYPES = [
 
 def every_dtype() -> Packet:
     tensors = {f"t{i}": torch.tensor([[0, 1], [1, 1], [3, 0]]).to(d) for i, d in enumerate(DTYPES)}
-    tensors |= {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "view": torch.arange(6.0).view(2, 3).T}
+    tensors |= {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "view": torch.arange(6.0).view(2, 3).T,
+    }
     return Packet(tensors, {"n": 3, "x": 0.1, "s": "ü", "b": True}, {"bits": b"\x00\xff", "none": b""})
 
 

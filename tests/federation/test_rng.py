@@ -16,7 +16,19 @@ def test_the_same_key_gives_the_same_draws_and_each_part_counts():
 
 
 def test_parts_do_not_run_into_each_other():
-    assert len({key(0, "a", "bc"), key(0, "ab", "c"), key(0, 1, 23), key(0, 12, 3), key(0, "1", 23), key(1, "a", "bc")}) == 6
+    assert (
+        len(
+            {
+                key(0, "a", "bc"),
+                key(0, "ab", "c"),
+                key(0, 1, 23),
+                key(0, 12, 3),
+                key(0, "1", 23),
+                key(1, "a", "bc"),
+            }
+        )
+        == 6
+    )
 
 
 def test_the_global_generator_is_lent_and_given_back():

@@ -6,13 +6,13 @@ import tomllib
 
 import pytest
 import torch
+from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.errors import RunError
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import read_lines
 from fedfi.federation.run import run
-from tests import tiny
 
 EVERYONE = FedAvg()
 
@@ -48,12 +48,28 @@ def test_nan_at_every_client_ends_the_run():
 def test_a_run_directory_holds_what_was_promised(tmp_path):
     result = run(EVERYONE, tiny.small(), rounds=2, out=tmp_path / "run")
     files = {p.name for p in (tmp_path / "run").iterdir()}
-    assert files >= {"run.toml", "env.json", "split.json", "events.jsonl", "metrics.jsonl", "checkpoints", "model.safetensors"}
+    assert files >= {
+        "run.toml",
+        "env.json",
+        "split.json",
+        "events.jsonl",
+        "metrics.jsonl",
+        "checkpoints",
+        "model.safetensors",
+    }
     settings = tomllib.loads((tmp_path / "run/run.toml").read_text())
     assert (settings["rounds"], settings["train"]["batch_size"]) == (2, 4)
     lines = read_lines(tmp_path / "run/metrics.jsonl")
     assert lines == result.metrics
-    assert lines[0].keys() >= {"round", "seconds", "global/accuracy", "global/loss", "local/accuracy_mean", "bytes/up", "bytes/down"}
+    assert lines[0].keys() >= {
+        "round",
+        "seconds",
+        "global/accuracy",
+        "global/loss",
+        "local/accuracy_mean",
+        "bytes/up",
+        "bytes/down",
+    }
     split = json.loads((tmp_path / "run/split.json").read_text())
     assert split["clients"]["c0"]["train"]["size"] == 6
     sent = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "sent"]
@@ -75,12 +91,15 @@ def test_two_processes_cannot_share_a_directory(tmp_path):
     run(EVERYONE, tiny.small(), rounds=1, out=tmp_path / "run", observe=second)
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ({"rounds": 0}, "rounds = 0: must be at least 1"),
-    ({"rounds": 1, "min_replies": 0}, "min_replies = 0"),
-    ({"rounds": 1, "workers": 0}, "workers = 0"),
-    ({"rounds": 1, "resume": True}, "resume needs the run directory"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"rounds": 0}, "rounds = 0: must be at least 1"),
+        ({"rounds": 1, "min_replies": 0}, "min_replies = 0"),
+        ({"rounds": 1, "workers": 0}, "workers = 0"),
+        ({"rounds": 1, "resume": True}, "resume needs the run directory"),
+    ],
+)
 def test_bad_arguments_are_named(arguments, said):
     with pytest.raises(ValueError, match=said):
         run(EVERYONE, tiny.small(), **arguments)

@@ -5,14 +5,14 @@ import math
 
 import pytest
 import torch
+from tests import tiny
+from tests.matrix.rows import ROWS
 
 from fedfi.engines.workplace import Job, Workplace
 from fedfi.federation.packet import Packet
 from fedfi.federation.run import run
 from fedfi.federation.task import Training
 from fedfi.federation.training import batch_positions, step_count, train_locally
-from tests import tiny
-from tests.matrix.rows import ROWS
 
 
 def client_of(task, name="c3"):

@@ -36,9 +36,7 @@ class Row:
 
 ROWS: dict[str, Row] = {
     # c0 ends at (1/2, -1/2) and c1 at (-1, 1); the mean is (-1/4, 1/4)
-    "fedavg": Row(
-        FedAvg(**HALF), FedAvg(**HALF, weights="uniform"), first_round=[-0.25, 0.25], by_hand=FedAvg()
-    ),
+    "fedavg": Row(FedAvg(**HALF), FedAvg(**HALF, weights="uniform"), first_round=[-0.25, 0.25], by_hand=FedAvg()),
     # the proximal term is zero at the start, so the first step is that of FedAvg
     "fedprox": Row(
         FedProx(**HALF, proximal=0.1),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import tiny
+from tests.matrix.rows import ROWS
 
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import RunError
@@ -19,8 +21,6 @@ from fedfi.federation.packet import Packet, decode
 from fedfi.federation.record import read_lines
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
-from tests import tiny
-from tests.matrix.rows import ROWS
 
 ROUNDS = 4
 
@@ -48,7 +48,9 @@ def test_first_round_is_what_a_hand_computes(row):
 @rows(lambda row: row.identity is not None)
 @pytest.mark.parametrize("model", [tiny.network, tiny.with_buffers], ids=["layer norm", "batch norm"])
 @pytest.mark.parametrize(
-    "recipe", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adamw"}], ids=["sgd", "momentum", "adamw"]
+    "recipe",
+    [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adamw"}],
+    ids=["sgd", "momentum", "adamw"],
 )
 def test_full_capacity_is_fedavg_to_the_bit(row, model, recipe):
     one = run(row.identity, tiny.small(model=model, **recipe), rounds=ROUNDS)
@@ -114,7 +116,16 @@ def test_stop_and_resume_change_no_bit(row, stop, tmp_path):
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
 
 
-PHASES = ["configure", "client_update", "reply_layout", "aggregated", "evaluate", "saving", "renaming", "saved"]
+PHASES = [
+    "configure",
+    "client_update",
+    "reply_layout",
+    "aggregated",
+    "evaluate",
+    "saving",
+    "renaming",
+    "saved",
+]
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tests import tiny
 
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import Job, Workplace
@@ -15,7 +16,6 @@ from fedfi.federation.training import batch_positions
 from fedfi.numerics.selection import unpack_bits
 from fedfi.submodel.fedfibos import FedFIbOS
 from fedfi.submodel.masked import receive, send, threshold_factor, train_masked
-from tests import tiny
 
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 MIX = {0.5: 0.5, 0.25: 0.5}
@@ -30,7 +30,10 @@ def round_of(algorithm, task, state, number, clients):
     """One round by hand: the packets sent, the replies, and the next state."""
     jobs = list(algorithm.configure(state, number, clients, keyed_generator(0, "server", number, "configure")))
     sent = dict(jobs)
-    replies = [dataclasses.replace(r, sent=sent[r.client]) for r in LocalEngine(algorithm, task).map("client_update", jobs, number)]
+    replies = [
+        dataclasses.replace(r, sent=sent[r.client])
+        for r in LocalEngine(algorithm, task).map("client_update", jobs, number)
+    ]
     after, metrics = algorithm.aggregate(state, number, iter(replies), keyed_generator(0, "x"))
     return sent, {r.client: r.packet for r in replies}, after, metrics
 
@@ -214,7 +217,9 @@ def test_the_first_mask_of_a_newcomer_comes_from_the_shared_average():
         assert torch.equal(algorithm._importance(state, newcomer), want)
 
 
-@pytest.mark.parametrize(("bits", "kind", "size"), [(32, "dense", 4), (8, "dense", 1), (32, "active", 4), (8, "active", 1)])
+@pytest.mark.parametrize(
+    ("bits", "kind", "size"), [(32, "dense", 4), (8, "dense", 1), (32, "active", 4), (8, "active", 1)]
+)
 def test_traffic_is_exactly_the_formula(bits, kind, size):
     """Down: d/8 bytes of mask, 4 bytes a kept value, 4 a norm parameter. Up: 4 bytes a kept value and a norm
     parameter, and `size` bytes a Fisher value, of which a dense client sends d and an active one k."""

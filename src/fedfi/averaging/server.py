@@ -20,6 +20,7 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import Trained
 from fedfi.federation.workbench import fresh_workbench
 
+
 @dataclass(frozen=True)
 class AveragingState:
     """The global model, and which of its entries clients change: by training, or as buffers."""
@@ -33,9 +34,7 @@ class AveragingState:
 class Averaging(Algorithm[AveragingState]):
     """Broadcast, local training, weighted mean of the updates; what local training is, a method says."""
 
-    weights: Annotated[
-        Literal["examples", "uniform"], Field(description="weight of a client in the mean")
-    ] = "examples"
+    weights: Annotated[Literal["examples", "uniform"], Field(description="weight of a client in the mean")] = "examples"
     server_learning_rate: Annotated[float, Field(gt=0, description="factor of the mean update")] = 1.0
 
     linear: ClassVar[bool] = True
@@ -71,7 +70,7 @@ class Averaging(Algorithm[AveragingState]):
     def aggregate(
         self, state: AveragingState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[AveragingState, Metrics]:
-        """x <- x - server_learning_rate * mean(start - end)."""
+        """X <- x - server_learning_rate * mean(start - end)."""
         mean, loss = WeightedMean(), WeightedMean()
         for reply in replies:
             examples = float(reply.packet.scalars["examples"])

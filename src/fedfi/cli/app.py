@@ -73,9 +73,7 @@ def compare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of all runs and of the table.")],
     algorithms: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,...", help="Methods: NAME, NAME:PRESET or LABEL=NAME:PRESET.", show_default=False
-        ),
+        typer.Option(metavar="A,B,...", help="Methods: NAME, NAME:PRESET or LABEL=NAME:PRESET.", show_default=False),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds, all methods with each.")] = "0",
     set_: _Set = None,

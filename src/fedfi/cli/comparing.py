@@ -128,9 +128,7 @@ def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, An
     for key in {**new, **old}:
         if old.get(key) != new.get(key):
             values = [f"{key} = {shown(t[key])}" if key in t else f"no {key}" for t in (old, new)]
-            raise InputError(
-                f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out"
-            )
+            raise InputError(f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out")
 
 
 def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

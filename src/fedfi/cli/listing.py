@@ -68,9 +68,7 @@ def show_all(what: str, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    columns = [
-        c for c in ("name", "family", "summary", "paper") if c in ("name", "summary") or what == "algorithms"
-    ]
+    columns = [c for c in ("name", "family", "summary", "paper") if c in ("name", "summary") or what == "algorithms"]
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(row[c] for c in columns))
@@ -107,9 +105,7 @@ def _show_algorithm(name: str) -> None:
         entry = registry.entries()[name]
         console.print(f"family: {entry.family}\npaper: {entry.paper}\n")
     console.print(Markdown(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.__doc__ or "")))
-    table = Table(
-        "key", "type", "default", "description", title="\\[algorithm]", title_justify="left", box=None
-    )
+    table = Table("key", "type", "default", "description", title="\\[algorithm]", title_justify="left", box=None)
     hints = typing.get_type_hints(kind)
     for key, field in kind.__pydantic_fields__.items():
         default = "" if field.is_required() else _plain(field.get_default(call_default_factory=True))
@@ -160,8 +156,7 @@ def _model_options(name: str) -> list[tuple[str, str, str, str]]:
     from fedfi.models import options
 
     return [
-        (p.name, _type_name(p.annotation), "" if p.default is p.empty else _plain(p.default), "")
-        for p in options(name)
+        (p.name, _type_name(p.annotation), "" if p.default is p.empty else _plain(p.default), "") for p in options(name)
     ]
 
 

@@ -56,9 +56,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
                     break
                 near, far = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(item[1], far), daemon=True)
-                with (
-                    warnings.catch_warnings()
-                ):  # newer Pythons warn of forking while torch's idle threads exist
+                with warnings.catch_warnings():  # newer Pythons warn of forking while torch's idle threads exist
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
                 far.close()

@@ -28,9 +28,7 @@ def start(file: Path, overrides: list[str], out: Path | None, workers: int, quie
     experiment = load_experiment(file, overrides)
     out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(
-            f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another"
-        )
+        raise InputError(f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another")
     task = experiment.task()
     if not quiet:
         print(f"run directory: {out}", file=sys.stderr)
@@ -47,9 +45,7 @@ def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> Non
     done = rounds_done(directory)
     planned = experiment.settings.rounds
     if rounds is not None and rounds < max(done, planned):
-        raise InputError(
-            f"--rounds {rounds}: the run has {max(done, planned)} (nearest valid: {max(done, planned)})"
-        )
+        raise InputError(f"--rounds {rounds}: the run has {max(done, planned)} (nearest valid: {max(done, planned)})")
     if finished(directory, rounds or planned):
         if not quiet:
             print(f"{directory} is finished: {planned} of {planned} rounds")

@@ -76,9 +76,7 @@ def _variant(
 
 def _add(found: dict[str, Experiment], label: str, experiment: Experiment) -> None:
     if not re.fullmatch(r"[\w.+-]+", label) or label.startswith("."):
-        raise InputError(
-            f"label {label!r}: only letters, digits and . _ + - may be in it, for it names a directory"
-        )
+        raise InputError(f"label {label!r}: only letters, digits and . _ + - may be in it, for it names a directory")
     if label in found:
         raise InputError(f"label {label!r} is given twice; name one of them with LABEL=NAME")
     found[label] = experiment

@@ -67,9 +67,7 @@ def from_inputs(
         bad = ~np.isfinite(values)
         if bad.any():
             column = int(bad.sum(0).argmax())
-            raise InputError(
-                f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}"
-            )
+            raise InputError(f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}")
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     return Dataset(
         inputs=tensor,
@@ -109,16 +107,12 @@ def encode_labels(
         if missing:
             raise InputError(f"data {name!r}: {missing} labels are missing")
         if (values != np.round(values)).any():
-            raise InputError(
-                f"data {name!r}: labels such as {values[values != np.round(values)][0]} are no classes"
-            )
+            raise InputError(f"data {name!r}: labels such as {values[values != np.round(values)][0]} are no classes")
         values = values.astype(np.int64)
     if known is None:
         present, classes = np.unique(values, return_inverse=True)
         if len(present) < 2:
-            raise InputError(
-                f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes"
-            )
+            raise InputError(f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes")
         names = tuple(str(label) for label in present.tolist())
         return torch.from_numpy(classes.astype(np.int64)), names
     number = {label: i for i, label in enumerate(known)}
@@ -142,9 +136,7 @@ def _one_a_row(labels: Any, name: str) -> Array:
 def _numeric(inputs: Any, name: str) -> Array:
     values = np.asarray(inputs)
     if values.ndim < 1 or values.dtype.kind not in "biuf":
-        raise InputError(
-            f"data {name!r}: inputs must be an array of numbers, got {values.dtype} {list(values.shape)}"
-        )
+        raise InputError(f"data {name!r}: inputs must be an array of numbers, got {values.dtype} {list(values.shape)}")
     return values
 
 
@@ -158,8 +150,6 @@ def _channels_first(images: Array, name: str) -> Array:
     if images.dtype != np.uint8 and images.dtype.kind in "iub":
         low, high = int(images.min()), int(images.max())
         if low < 0 or high > 255:
-            raise InputError(
-                f"data {name!r}: whole-numbered pixels run from {low} to {high}, expected 0 to 255"
-            )
+            raise InputError(f"data {name!r}: whole-numbered pixels run from {low} to {high}, expected 0 to 255")
         images = images.astype(np.uint8)
     return images

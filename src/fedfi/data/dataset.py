@@ -208,9 +208,7 @@ def _check(data: Dataset) -> None:
     elif spec.kind == "text" and spec.vocabulary is not None:
         low, high = int(inputs.min()), int(inputs.max())
         if low < 0 or high >= spec.vocabulary:
-            raise InputError(
-                f"data {name!r}: token ids run from {low} to {high}, expected 0 to {spec.vocabulary - 1}"
-            )
+            raise InputError(f"data {name!r}: token ids run from {low} to {high}, expected 0 to {spec.vocabulary - 1}")
 
 
 def _check_finite(data: Dataset, wrong: Tensor, what: str) -> None:

@@ -85,9 +85,7 @@ def from_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pa
         _refuse(options, name, "table of texts", "columns")
         return _from_text_rows(train, test, name, options)
     _refuse(options, name, "table without the option 'text'", *_TOKENS)
-    return tables.from_frame(
-        train.frame, None if test is None else test.frame, name, options, missing=train.missing
-    )
+    return tables.from_frame(train.frame, None if test is None else test.frame, name, options, missing=train.missing)
 
 
 def from_arrow(table: pa.Table) -> Rows:
@@ -126,9 +124,7 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     elif options.vocabulary is None:
         encode, vocabulary, padding = text.pretrained_tokenizer(options.tokenizer, length)
     else:
-        raise InputError(
-            f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out"
-        )
+        raise InputError(f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out")
     spec = InputSpec("text", (length,), len(names), vocabulary, padding)
 
     kept = tables.groups(train.frame, options, name)
@@ -204,8 +200,7 @@ def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -
     if single:
         names = ", ".join(file.name for file in single[:4])
         raise InputError(
-            f"data {name!r}: {folder} has {len(single)} files ({names}); name one, or call them train "
-            "and test"
+            f"data {name!r}: {folder} has {len(single)} files ({names}); name one, or call them train and test"
         )
     return _read_pictures(folder, test, name, options)
 

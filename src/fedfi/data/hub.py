@@ -52,9 +52,7 @@ def not_found(name: str, remedy: str) -> InputError:
     """What to say of a data set that is in no folder; `remedy` says what to put there."""
     root = data_root()
     if root is None:
-        return InputError(
-            f"data {name!r}: set {VARIABLE} to a folder with a sub-folder {name!r} and {remedy}"
-        )
+        return InputError(f"data {name!r}: set {VARIABLE} to a folder with a sub-folder {name!r} and {remedy}")
     return InputError(f"data {name!r}: nothing in {root / name} ({VARIABLE}); {remedy}")
 
 

@@ -38,9 +38,7 @@ def decode(encoded: Iterable[bytes | Path], name: str) -> Array:
         try:
             with Image.open(item if isinstance(item, Path) else io.BytesIO(item)) as picture:
                 if picture.mode not in _MODES:
-                    raise InputError(
-                        f"data {name!r}: {where} has pixels of kind {picture.mode}, not of 8 bits"
-                    )
+                    raise InputError(f"data {name!r}: {where} has pixels of kind {picture.mode}, not of 8 bits")
                 grey = picture.mode in ("L", "1")
                 pixels = np.asarray(picture.convert("L" if grey else "RGB"))
         except (UnidentifiedImageError, OSError, TypeError, Image.DecompressionBombError) as error:
@@ -99,10 +97,5 @@ def read_folder(folder: Path, name: str) -> tuple[Array, list[str]]:
     Returns:
         uint8 ``[n, C, H, W]``; the name of each one's folder.
     """
-    files = [
-        file
-        for sub in class_folders(folder)
-        for file in sorted(sub.iterdir())
-        if file.suffix.lower() in SUFFIXES
-    ]
+    files = [file for sub in class_folders(folder) for file in sorted(sub.iterdir()) if file.suffix.lower() in SUFFIXES]
     return decode(files, name), [file.parent.name for file in files]

@@ -49,9 +49,7 @@ _KINDS = {
         required=("alpha",),
         optional=("minimum",),
     ),
-    "pathological": _Kind(
-        "Each client holds classes_per_client classes only", required=("classes_per_client",)
-    ),
+    "pathological": _Kind("Each client holds classes_per_client classes only", required=("classes_per_client",)),
     "natural": _Kind("One client for each value of a column, such as the hospital", optional=("column",)),
     "size": _Kind("Client sizes as listed, examples at random, the rest unused", required=("sizes",)),
 }
@@ -90,9 +88,7 @@ def check_partition(partition: Mapping[str, Any]) -> str:
     return str(by)
 
 
-def assign(
-    targets: Array, clients: int | None, partition: Mapping[str, Any], rng: np.random.Generator
-) -> list[Array]:
+def assign(targets: Array, clients: int | None, partition: Mapping[str, Any], rng: np.random.Generator) -> list[Array]:
     """Divides examples among clients by any partition but ``natural``.
 
     Args:
@@ -179,9 +175,7 @@ def _by_size(targets: Array, clients: int | None, sizes: object) -> list[Array]:
     return [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
 
-def _dirichlet(
-    targets: Array, clients: int, alpha: float, minimum: int, rng: np.random.Generator
-) -> list[Array]:
+def _dirichlet(targets: Array, clients: int, alpha: float, minimum: int, rng: np.random.Generator) -> list[Array]:
     from flwr_datasets.partitioner import DirichletPartitioner
 
     for _ in range(_ATTEMPTS // 10):  # each partitioner draws up to 11 times itself
@@ -217,9 +211,7 @@ def _dirichlet_per_client(
     raise _too_uneven("dirichlet-per-client", clients, alpha, minimum)
 
 
-def _pathological(
-    targets: Array, clients: int, classes_per_client: object, rng: np.random.Generator
-) -> list[Array]:
+def _pathological(targets: Array, clients: int, classes_per_client: object, rng: np.random.Generator) -> list[Array]:
     held = whole("partition by 'pathological': classes_per_client", classes_per_client, least=1)
     classes, counts = np.unique(targets, return_counts=True)
     if held > len(classes):

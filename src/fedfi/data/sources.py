@@ -211,9 +211,7 @@ def _heart_disease(name: str, options: Options) -> Pair:
 
     folder = hub.data_folder(name)
     if folder is None:
-        raise hub.not_found(
-            name, "put the UCI heart disease table there as a csv file with its column 'dataset'"
-        )
+        raise hub.not_found(name, "put the UCI heart disease table there as a csv file with its column 'dataset'")
     found = sorted(folder.glob("*.csv"))
     if len(found) != 1:
         raise InputError(f"data {name!r}: expected one csv file in {folder}, found {len(found)}")

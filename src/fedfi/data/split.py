@@ -143,8 +143,7 @@ def _natural(
     names = [str(name) for name in np.unique(groups[rows])]
     if clients is not None and clients != len(names):
         raise InputError(
-            f"column {column!r} of {train.name!r} names {len(names)} clients, not {clients}; "
-            "leave the number out"
+            f"column {column!r} of {train.name!r} names {len(names)} clients, not {clients}; leave the number out"
         )
     rng = _rng(seed, "shuffle")
     held = {name: rng.permutation(rows[groups[rows] == name]) for name in names}
@@ -167,9 +166,7 @@ def _groups(data: Dataset, column: object) -> np.ndarray[Any, Any]:
             "name one with the option 'group'"
         )
     if data.group_column is not None and column != data.group_column:
-        raise InputError(
-            f"partition by 'natural' of {data.name!r}: " + unknown("column", column, [data.group_column])
-        )
+        raise InputError(f"partition by 'natural' of {data.name!r}: " + unknown("column", column, [data.group_column]))
     return np.asarray(data.groups)
 
 
@@ -181,10 +178,7 @@ def _stratified(targets: Array, rows: Array, count: int, rng: np.random.Generato
     taken = apportion(count, sizes, rng)
     return np.sort(
         np.concatenate(
-            [
-                rng.permutation(rows[targets[rows] == label])[:size]
-                for label, size in zip(classes, taken, strict=True)
-            ]
+            [rng.permutation(rows[targets[rows] == label])[:size] for label, size in zip(classes, taken, strict=True)]
         )
     )
 

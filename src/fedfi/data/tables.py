@@ -92,9 +92,7 @@ def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = Fal
         return {}
     ids = column(frame, options.group, name)
     if ids.isna().any():
-        raise InputError(
-            f"data {name!r}: {int(ids.isna().sum())} values of the group {options.group!r} are missing"
-        )
+        raise InputError(f"data {name!r}: {int(ids.isna().sum())} values of the group {options.group!r} are missing")
     return {"groups": tuple(str(value) for value in ids.tolist()), "group_column": options.group}
 
 

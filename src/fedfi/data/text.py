@@ -1,8 +1,9 @@
-"""Texts as token ids; the one file that imports tokenizers and transformers."""
+"""Texts as token ids; the one file that imports tokenizers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fedfi.errors import InputError
 
 Encode = Callable[[Sequence[str]], torch.Tensor]
 _PAD = "[PAD]"
+_PADS = ("<pad>", "[PAD]", "<|padding|>")
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, length: int) -> tuple[Encode, int, int]:
@@ -46,32 +48,35 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int, length: int) -> tuple
     pad = 0  # the first special token
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=pad, pad_token=_PAD)
-
-    def encode(batch: Sequence[str]) -> torch.Tensor:
-        return _tensor([item.ids for item in tokenizer.encode_batch(list(batch))])
-
-    return encode, int(tokenizer.get_vocab_size()), pad
+    return _encoder(tokenizer), int(tokenizer.get_vocab_size()), pad
 
 
 def pretrained_tokenizer(name: str, length: int) -> tuple[Encode, int, int]:
-    """A pretrained tokenizer by name or folder; otherwise as `train_tokenizer`."""
+    """A pretrained tokenizer: a folder with a ``tokenizer.json``, or a hub name; otherwise as `train_tokenizer`."""
     try:
-        from transformers import AutoTokenizer
+        from tokenizers import Tokenizer
     except ImportError as error:
-        raise InputError("a pretrained tokenizer needs transformers: pip install 'fedfi[text]'") from error
+        raise InputError("text needs the package tokenizers: pip install 'fedfi[text]'") from error
+    folder = Path(name).expanduser()
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+        if folder.is_dir():
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        else:
+            tokenizer = Tokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises nothing more precise
         raise InputError(f"tokenizer {name!r} cannot be loaded: {error}") from error
-    if tokenizer.pad_token_id is None:
-        raise InputError(f"tokenizer {name!r} has no padding token")
+    known = tokenizer.padding or {}
+    token = known.get("pad_token") or next((t for t in _PADS if tokenizer.token_to_id(t) is not None), None)
+    if token is None:
+        raise InputError(f"tokenizer {name!r} has no padding token (looked for {', '.join(_PADS)})")
+    pad = int(known["pad_id"] if known else tokenizer.token_to_id(token))
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length, pad_id=pad, pad_token=token)
+    return _encoder(tokenizer), int(tokenizer.get_vocab_size()), pad
 
+
+def _encoder(tokenizer: Any) -> Encode:
     def encode(batch: Sequence[str]) -> torch.Tensor:
-        encoded = tokenizer(list(batch), max_length=length, truncation=True, padding="max_length")
-        return _tensor(encoded["input_ids"])
+        return torch.tensor([item.ids for item in tokenizer.encode_batch(list(batch))], dtype=torch.int32)
 
-    return encode, len(tokenizer), int(tokenizer.pad_token_id)
-
-
-def _tensor(ids: list[list[int]]) -> torch.Tensor:
-    return torch.tensor(ids, dtype=torch.int32)
+    return encode

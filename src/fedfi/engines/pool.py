@@ -106,7 +106,7 @@ class _Worker:
     """The near side of one worker process."""
 
     def __init__(self, algorithm: Algorithm[Any], task: Task, seed: int) -> None:
-        context = multiprocessing.get_context(_start_method())
+        context: Any = multiprocessing.get_context(_start_method())
         self.connection, far = context.Pipe()
         self._outgoing, self._incoming = Arena(), Arena()
         arguments = (algorithm, task, seed, far, str(self._outgoing.path), str(self._incoming.path))
@@ -120,6 +120,7 @@ class _Worker:
         self._incoming.forget_name()
 
     def send(self, request: Request) -> None:
+        message: tuple[Any, ...]
         if isinstance(request, Job):
             memory = {_CHANGED + k: t for k, t in request.memory.items()}
             packet = Packet({**request.packet.tensors, **memory}, request.packet.scalars, request.packet.blobs)
@@ -162,9 +163,7 @@ class _Worker:
         self._incoming.close()
 
 
-def _serve(
-    algorithm: Algorithm[Any], task: Task, seed: int, connection: Connection, inbox: str, outbox: str
-) -> None:
+def _serve(algorithm: Algorithm[Any], task: Task, seed: int, connection: Connection, inbox: str, outbox: str) -> None:
     from pathlib import Path
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what an interrupt means
@@ -191,9 +190,7 @@ def _serve(
         work, client, round = content
         tensors = {k: t for k, t in packet.tensors.items() if not k.startswith(_CHANGED)}
         memory = {k.removeprefix(_CHANGED): t for k, t in packet.tensors.items() if k.startswith(_CHANGED)}
-        outcome = workplace.do(
-            Job(work, client, round, Packet(tensors, packet.scalars, packet.blobs), memory)
-        )
+        outcome = workplace.do(Job(work, client, round, Packet(tensors, packet.scalars, packet.blobs), memory))
         if isinstance(outcome.reply, Failure):
             failure = outcome.reply
             connection.send(("failure", failure.client, failure.stage, failure.error, failure.traceback))

@@ -104,7 +104,7 @@ class Workplace:
             return sums(self.task, self.bench.module, examples, start, stop)
 
 
-class one_thread:  # noqa: N801 - used like a function
+class one_thread:
     """Within it, torch uses one thread."""
 
     def __enter__(self) -> None:

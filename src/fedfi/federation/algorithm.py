@@ -68,9 +68,9 @@ class Failure:
 class Algorithm(ABC, Generic[State]):
     """A federated method. State is built of dataclasses, dicts, lists, tensors, plain values and `RowStore`s."""
 
-    participation: Annotated[
-        float, Field(gt=0, le=1, description="share of the clients that take part in a round")
-    ] = 1.0
+    participation: Annotated[float, Field(gt=0, le=1, description="share of the clients that take part in a round")] = (
+        1.0
+    )
     clients_per_round: Annotated[
         int | None, Field(ge=1, description="number of clients a round; instead of participation")
     ] = None
@@ -114,9 +114,7 @@ class Algorithm(ABC, Generic[State]):
 
     def sample(self, clients: Sequence[ClientId], rng: torch.Generator) -> list[ClientId]:
         """This round's participants, by `participation` or `clients_per_round`."""
-        return sample_clients(
-            clients, round_size(len(clients), self.participation, self.clients_per_round), rng
-        )
+        return sample_clients(clients, round_size(len(clients), self.participation, self.clients_per_round), rng)
 
 
 @runtime_checkable

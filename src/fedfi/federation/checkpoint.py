@@ -35,8 +35,7 @@ def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             "fields": {
-                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}")
-                for f in dataclasses.fields(value)
+                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in dataclasses.fields(value)
             }
         }
     if isinstance(value, Mapping):
@@ -57,16 +56,14 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
         template.restore(content)
         return template
     if kind == "fields":
-        return type(template)(
-            **{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
-        )
+        return type(template)(**{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()})
     if kind == "table":
         given = template if isinstance(template, Mapping) else {}
         return {k: unflatten(v, tensors, given.get(k)) for k, v in content}
     if kind == "list":
-        given = list(template) if isinstance(template, list | tuple) else []
-        given += [None] * (len(content) - len(given))
-        items = [unflatten(v, tensors, t) for v, t in zip(content, given, strict=False)]
+        templates = [*template] if isinstance(template, list | tuple) else []
+        templates += [None] * (len(content) - len(templates))
+        items = [unflatten(v, tensors, t) for v, t in zip(content, templates, strict=False)]
         return tuple(items) if isinstance(template, tuple) else items
     return content
 
@@ -179,5 +176,3 @@ def tensors_from_file(path: Path) -> Tree:
     from safetensors.torch import load as parse
 
     return dict(parse(path.read_bytes()))
-
-

@@ -19,15 +19,11 @@ class Engine(Protocol):
         """All clients that can be asked, in a fixed order."""
         ...
 
-    def map(
-        self, work: Work, jobs: Iterable[tuple[ClientId, Packet]], round: int
-    ) -> Iterator[Reply | Failure]:
+    def map(self, work: Work, jobs: Iterable[tuple[ClientId, Packet]], round: int) -> Iterator[Reply | Failure]:
         """Has each job done by its client; yields in the order of `jobs`, which it consumes as it goes."""
         ...
 
-    def evaluate(
-        self, models: Iterable[tuple[str, Tree]], split: Split
-    ) -> Iterator[tuple[str, dict[str, float]]]:
+    def evaluate(self, models: Iterable[tuple[str, Tree]], split: Split) -> Iterator[tuple[str, dict[str, float]]]:
         """The task's evaluation of each named model on the server's examples, as means."""
         ...
 

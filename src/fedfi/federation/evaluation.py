@@ -29,7 +29,9 @@ class Evaluate:
     local: Annotated[bool, Field(description="judge on the clients, each on its own test examples")] = True
 
 
-def sums(task: Task, module: nn.Module, examples: Examples, start: int = 0, stop: int | None = None) -> dict[str, float]:
+def sums(
+    task: Task, module: nn.Module, examples: Examples, start: int = 0, stop: int | None = None
+) -> dict[str, float]:
     """Sums of the task's evaluation over `examples[start:stop]`, and their number as ``"examples"``."""
     stop = len(examples) if stop is None else min(stop, len(examples))
     totals: dict[str, float] = {"examples": float(stop - start)}

@@ -75,7 +75,7 @@ class RowStore:
         """Replaces a client's row `[width]`."""
         if row.shape != (self.width,):
             raise InputError(f"a row of shape {tuple(row.shape)} was given, the table holds rows of ({self.width},)")
-        raw = row.detach().cpu().to(_DTYPES[self.storage]).contiguous().view(torch.uint8).numpy()
+        raw = row.detach().cpu().to(_DTYPES[self.storage]).contiguous().view(torch.uint8).numpy().tobytes()
         slot = self._free_slot()
         if os.pwrite(self._opened(), raw, slot * self.row_nbytes) != self.row_nbytes:
             raise OSError(errno.ENOSPC, "no space left for a row of the server's table")
@@ -88,7 +88,11 @@ class RowStore:
 
     def describe(self) -> dict[str, Any]:
         """What a checkpoint stores of the table: everything but the rows."""
-        return {"width": self.width, "storage": self.storage, "index": {k: list(v) for k, v in self._index.items()}}
+        return {
+            "width": self.width,
+            "storage": self.storage,
+            "index": {k: list(v) for k, v in self._index.items()},
+        }
 
     def restore(self, described: Mapping[str, Any]) -> None:
         """Goes back to the rows that `describe` told of, after checking each of them.

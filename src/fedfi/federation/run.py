@@ -21,7 +21,7 @@ from fedfi.federation.algorithm import (
     Metrics,
     Reply,
 )
-from fedfi.federation.engine import Engine
+from fedfi.federation.engine import Engine, Split
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Packet, PacketError, Tree
 from fedfi.federation.record import RunDirectory
@@ -241,7 +241,7 @@ class _Loop:
     def _judge(self, state: Any, round: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
         model = self.algorithm.global_model(state)
-        splits = ("test", "validation") if self.task.data.validation is not None else ("test",)
+        splits: list[Split] = ["test"] if self.task.data.validation is None else ["test", "validation"]
         for split in splits:
             for _, values in self.engine.evaluate([("global", model)], split):
                 metrics |= _prefixed("global" if split == "test" else split, values)
@@ -323,4 +323,3 @@ class _Loop:
 
 def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{prefix}/{k}": v for k, v in values.items() if k != "examples"}
-

@@ -11,9 +11,7 @@ from fedfi.errors import InputError
 from fedfi.models.shapes import InputSpec
 
 
-def mlp(
-    spec: InputSpec, *, hidden: tuple[int, ...] = (64,), bias: bool = True, dropout: float = 0.0
-) -> nn.Module:
+def mlp(spec: InputSpec, *, hidden: tuple[int, ...] = (64,), bias: bool = True, dropout: float = 0.0) -> nn.Module:
     """Multilayer perceptron with ReLU on flattened images or rows of a table.
 
     Args:

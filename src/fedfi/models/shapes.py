@@ -40,8 +40,7 @@ def image_shape(spec: InputSpec, model: str) -> tuple[int, int, int]:
     """
     if spec.kind != "image" or len(spec.shape) != 3:
         raise InputError(
-            f"model {model!r} needs images (channels, height, width), "
-            f"got {spec.kind} data of shape {spec.shape}"
+            f"model {model!r} needs images (channels, height, width), got {spec.kind} data of shape {spec.shape}"
         )
     channels, height, width = spec.shape
     return channels, height, width

@@ -120,9 +120,7 @@ def coefficient_of_variation(t: Tensor) -> float:
     """
     values = t.detach().to(torch.float64)
     if not values.numel() or not bool(torch.isfinite(values).all()):
-        raise ValueError(
-            f"the tensor of shape {list(t.shape)} is empty or not finite; expected finite values"
-        )
+        raise ValueError(f"the tensor of shape {list(t.shape)} is empty or not finite; expected finite values")
     if not bool(values.any()):
         return 0.0
     mean = float(values.mean())

@@ -38,9 +38,7 @@ def selected_parameters(model: nn.Module, names: Collection[str] | None) -> Name
     else:
         chosen = set(names)
         if unknown := sorted(chosen - parameters.keys()):
-            raise ValueError(
-                f"{unknown} are not parameters of the model; expected some of {list(parameters)}"
-            )
+            raise ValueError(f"{unknown} are not parameters of the model; expected some of {list(parameters)}")
     if not chosen:
         raise ValueError("no parameters to differentiate; expected a model or names with at least one")
     return {name: value.detach() for name, value in parameters.items() if name in chosen}
@@ -139,17 +137,13 @@ def _state(model: nn.Module) -> Named:
 
 def _unreduced(losses: Tensor, batch: int) -> Tensor:
     if losses.shape != (batch,):
-        raise ValueError(
-            f"the loss returned shape {list(losses.shape)}; expected one value an example, [{batch}]"
-        )
+        raise ValueError(f"the loss returned shape {list(losses.shape)}; expected one value an example, [{batch}]")
     return losses
 
 
 def _require_rows(inputs: Tensor, targets: Tensor) -> None:
     if not len(inputs) or len(inputs) != len(targets):
-        raise ValueError(
-            f"{len(inputs)} inputs and {len(targets)} targets; expected as many of both, at least 1"
-        )
+        raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; expected as many of both, at least 1")
 
 
 def _require_separable(model: nn.Module) -> None:

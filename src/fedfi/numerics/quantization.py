@@ -75,9 +75,7 @@ def quantize(t: Tensor, kind: Kind) -> Quantized:
     if not bool(torch.isfinite(values).all()):
         raise ValueError("the tensor contains NaN, infinity or values beyond float32; expected finite values")
     if kind == "log8" and bool((values < 0).any()):
-        raise ValueError(
-            f"the tensor contains {float(values.min())}; log8 expects no negative values (use linear8)"
-        )
+        raise ValueError(f"the tensor contains {float(values.min())}; log8 expects no negative values (use linear8)")
     scale = float(values.abs().max()) if values.numel() else 0.0
     # In float64 neither the ratio to the scale nor a step can underflow, whatever the float32 input.
     shares = values.to(torch.float64).div_(scale if scale else 1.0)

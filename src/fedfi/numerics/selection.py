@@ -174,9 +174,7 @@ def _product(share: float, size: int) -> Fraction:
     """Share times size, exactly, but a whole number when one lies within the float's own uncertainty."""
     product = Fraction(share) * size
     nearest = round(product)
-    return (
-        Fraction(nearest) if abs(product - nearest) <= _SLACK * Fraction(math.ulp(share)) * size else product
-    )
+    return Fraction(nearest) if abs(product - nearest) <= _SLACK * Fraction(math.ulp(share)) * size else product
 
 
 def _bounds(sizes: Sequence[int], total: int) -> list[int]:

@@ -43,9 +43,7 @@ def by_traffic(runs: Sequence[RunRecord], key: str, title: str) -> Figure | None
     return _figure(traces, title, "MB sent, up and down", percent="accuracy" in key, legend=len(named) > 1)
 
 
-def family(
-    run: RunRecord, pattern: str, title: str, *, percent: bool = False, log: bool = False
-) -> Figure | None:
+def family(run: RunRecord, pattern: str, title: str, *, percent: bool = False, log: bool = False) -> Figure | None:
     """One run's numbers whose keys match `pattern`, a line each, named by the pattern's group."""
     keys: dict[str, str] = {}
     for line in run.metrics:
@@ -137,9 +135,7 @@ def present(figures: Iterable[Figure | None]) -> list[Figure]:
     return [figure for figure in figures if figure]
 
 
-def _line(
-    points: Sequence[tuple[float, float]], name: str, colour: str, *, legend: bool = True
-) -> dict[str, Any]:
+def _line(points: Sequence[tuple[float, float]], name: str, colour: str, *, legend: bool = True) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(points) < 3 else "lines",

@@ -57,9 +57,7 @@ def render(runs: Sequence[RunRecord], script: str) -> str:
         name = f": {run.label}" if len(firsts) > 1 else ""
         sections.append(_section(f"Submodels{name}", _place(figures, _submodels(run))))
     sections += [
-        _section(
-            "Clients", _place(figures, fig.present([fig.client_accuracies(firsts), fig.labels(firsts[0])]))
-        ),
+        _section("Clients", _place(figures, fig.present([fig.client_accuracies(firsts), fig.labels(firsts[0])]))),
         _section("Traffic", _place(figures, fig.present(_traffic(runs, firsts)))),
         _section("Failures and warnings", _events(runs)),
         _section("Settings and environment", "".join(_settings(run) for run in runs)),

@@ -90,9 +90,9 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
     """Submodels of the parameters with the largest Fisher information, as each client measures it."""
 
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients a round")] = 0.1
-    capacities: Annotated[
-        Capacities, Field(description="ratio of selectable parameters -> share of clients")
-    ] = Field(default_factory=lambda: dict(NON_UNIFORM))
+    capacities: Annotated[Capacities, Field(description="ratio of selectable parameters -> share of clients")] = Field(
+        default_factory=lambda: dict(NON_UNIFORM)
+    )
     score: Annotated[
         Literal["fisher", "fisher2x2", "magnitude"],
         Field(description="what parameters are ranked by: F, F^2 x^2 or |x|"),
@@ -107,21 +107,19 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
     fisher_samples: Annotated[
         Literal["batch", "example"], Field(description="squares of batch gradients, or of each example's")
     ] = "batch"
-    fisher_bits: Annotated[
-        Literal[32, 8], Field(description="bits a Fisher value on the wire; 8 is logarithmic")
-    ] = 32
+    fisher_bits: Annotated[Literal[32, 8], Field(description="bits a Fisher value on the wire; 8 is logarithmic")] = 32
     fisher_storage: Annotated[Storage, Field(description="how the server keeps averages on disk")] = "bfloat16"
     ema: Annotated[float, Field(ge=0, lt=1, description="share alpha of the old value in the averages")] = 0.9
     warm_start: Annotated[
         WarmStart, Field(description="what |x_0| is worth at the first estimate: nothing, the same, as it is")
     ] = "replace"
-    first_mask: Annotated[
-        Literal["shared", "magnitude"], Field(description="what a newcomer's mask comes from")
-    ] = "shared"
+    first_mask: Annotated[Literal["shared", "magnitude"], Field(description="what a newcomer's mask comes from")] = (
+        "shared"
+    )
     blend: Annotated[float, Field(ge=0, le=1, description="weight of the shared average in each client's score")] = 0.0
-    scope: Annotated[
-        Literal["global", "layer"], Field(description="one ranking of all parameters, or one a layer")
-    ] = "global"
+    scope: Annotated[Literal["global", "layer"], Field(description="one ranking of all parameters, or one a layer")] = (
+        "global"
+    )
     floor: Annotated[
         float, Field(ge=0, le=1, description="part of its proportional share that each layer keeps at least")
     ] = 0.5
@@ -129,7 +127,8 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         Literal["full", "masked"], Field(description="what Delta is off the mask: zero, or x (literal)")
     ] = "full"
     aggregation: Annotated[
-        Literal["count", "plain"], Field(description="divide by the entry's holders, or by all clients (literal)")
+        Literal["count", "plain"],
+        Field(description="divide by the entry's holders, or by all clients (literal)"),
     ] = "count"
     threshold_factor: Annotated[bool, Field(description="multiply gradients by FIARSE's factor (tcb)")] = False
     server_learning_rate: Annotated[float, Field(gt=0, description="factor eta_s of the mean update")] = 1.0

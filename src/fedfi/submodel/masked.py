@@ -77,7 +77,9 @@ def receive(packet: Packet, bench: Workbench) -> Tensor:
     return mask
 
 
-def train_masked(client: Client, mask: Tensor, gradient: Gradient, threshold: float | None = None) -> tuple[Trained, Tree]:
+def train_masked(
+    client: Client, mask: Tensor, gradient: Gradient, threshold: float | None = None
+) -> tuple[Trained, Tree]:
     """Trains the loaded submodel; entries off the mask stay exactly zero under every optimizer.
 
     Args:
@@ -152,7 +154,7 @@ class MaskedMean:
         self._rest.add({n: t for n, t in packet.tensors.items() if n == "rest" or n.startswith(BUFFER)})
 
     def next(self, server_learning_rate: float) -> Model:
-        """x <- x - server_learning_rate * (mean of the updates)."""
+        """X <- x - server_learning_rate * (mean of the updates)."""
         if self._divide == "count":
             step = torch.where(self._count > 0, self._sum / self._count.clamp(min=1), 0.0)
         else:
