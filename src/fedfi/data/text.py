@@ -69,7 +69,9 @@ def pretrained_tokenizer(name: str, length: int) -> tuple[Encode, int, int]:
     token = known.get("pad_token") or next((t for t in _PADS if tokenizer.token_to_id(t) is not None), None)
     if token is None:
         raise InputError(f"tokenizer {name!r} has no padding token (looked for {', '.join(_PADS)})")
-    pad = int(known["pad_id"] if known else tokenizer.token_to_id(token))
+    found = known["pad_id"] if known else tokenizer.token_to_id(token)
+    assert found is not None  # the token is known
+    pad = int(found)
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=pad, pad_token=token)
     return _encoder(tokenizer), int(tokenizer.get_vocab_size()), pad

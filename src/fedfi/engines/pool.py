@@ -36,7 +36,7 @@ class Pool:
     """A fixed number of workers, started at the first use."""
 
     def __init__(self, algorithm: Algorithm[Any], task: Task, seed: int, workers: int) -> None:
-        self._make = lambda: _Worker(algorithm, task, seed)
+        self._what = (algorithm, task, seed)
         self._count = workers
         self._workers: list[_Worker] = []
 
@@ -46,7 +46,7 @@ class Pool:
         Yields an `Outcome` for each job, and sums for each piece of an evaluation.
         """
         if not self._workers:
-            self._workers = [self._make() for _ in range(self._count)]
+            self._workers = [_Worker(*self._what) for _ in range(self._count)]
         source = enumerate(requests)
         idle, busy = deque(self._workers), {}  # type: deque[_Worker], dict[_Worker, tuple[int, Request]]
         done: dict[int, Any] = {}
@@ -89,7 +89,7 @@ class Pool:
 
     def _replace(self, worker: _Worker) -> _Worker:
         worker.end(kill=True)
-        fresh = self._make()
+        fresh = _Worker(*self._what)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import torch
@@ -68,6 +69,7 @@ class Task:
         loss: Per-example loss for training.
         evaluation: Per-example values for judging; averaged over examples.
         device: Where models live.
+        shared: A directory in which runs that are compared keep clients' first local training for each other.
     """
 
     model: Callable[[], nn.Module]
@@ -76,3 +78,4 @@ class Task:
     loss: Loss = cross_entropy
     evaluation: Evaluation = classification
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    shared: Path | None = None

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedfi.errors import InputError, RunError
 from fedfi.federation.client import Client
+from fedfi.federation.rng import keyed_global_rng
+from fedfi.federation.shared import Trained, keep, place_of, recall
 from fedfi.federation.task import Training
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(inputs, targets) -> mean loss; leaves the gradient in the workbench's `vector.grad`, which it gets zeroed."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What came of it.
-
-    Attributes:
-        loss: Mean training loss over the steps.
-        steps: Number of optimizer steps.
-        examples: Number of the client's training examples.
-    """
-
-    loss: float
-    steps: int
-    examples: int
 
 
 def batch_positions(size: int, training: Training, rng: torch.Generator) -> Iterator[Tensor]:
@@ -92,10 +78,24 @@ def train_locally(
         InputError: If the client has no training examples.
         RunError: If the loss is not finite.
     """
-    bench, examples, training = client.workbench, client.data.train, client.task.training
-    if len(examples) == 0:
+    if len(client.data.train) == 0:
         raise InputError(f"client {client.id!r} has no training examples")
-    gradient = gradient or mean_loss_gradient(client)
+    plain = gradient is None and adjust is None and settle is None
+    place = place_of(client) if plain else None
+    found = recall(place, client) if place else None
+    if found:
+        return found
+    with keyed_global_rng(client.seed, "train", client.round, client.id):  # so that a recalled training moves no draw
+        trained = _train(client, gradient or mean_loss_gradient(client), adjust, settle)
+    if place:
+        keep(place, client, trained)
+    return trained
+
+
+def _train(
+    client: Client, gradient: Gradient, adjust: Callable[[], None] | None, settle: Callable[[], None] | None
+) -> Trained:
+    bench, examples, training = client.workbench, client.data.train, client.task.training
     optimizer = make_optimizer(bench.vector, training)
     total = step_count(len(examples), training)
     augment = client.rng("augment")
@@ -127,7 +127,7 @@ def mean_loss_gradient(client: Client) -> Gradient:
 
     def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
         loss = loss_function(module(inputs), targets).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.detach()
 
     return gradient
@@ -138,3 +138,6 @@ def _rate(training: Training, round: int, step: int, total: int) -> float:
     if training.schedule == "cosine":
         rate *= 0.5 * (1 + math.cos(math.pi * step / total))
     return rate
+
+
+__all__ = ["Gradient", "Trained", "batch_positions", "make_optimizer", "mean_loss_gradient", "step_count", "train_locally"]

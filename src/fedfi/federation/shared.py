@@ -1,0 +1,73 @@
+"""Work that several runs have in common: clients' first local training, kept by what it depends on.
+
+Methods that are compared on the same seed start from the same model on the same data. Where a method trains plainly
+in its first round, as every one-shot method does, the trained model is the same for all of them, and is trained once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.client import Client
+from fedfi.federation.packet import Packet, PacketError, decode
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of local training.
+
+    Attributes:
+        loss: Mean training loss over the steps.
+        steps: Number of optimizer steps.
+        examples: Number of the client's training examples.
+    """
+
+    loss: float
+    steps: int
+    examples: int
+
+
+def place_of(client: Client) -> Path | None:
+    """Where the client's trained model is or will be; None if it is not shared.
+
+    The name is a digest of everything that plain training depends on: the model before it, the client's examples,
+    the recipe, the loss, and the keys of its random draws.
+    """
+    if client.task.shared is None or client.round > 0:
+        return None
+    examples, digest = client.data.train, hashlib.blake2b(digest_size=16)
+    data = examples.dataset
+    loss = client.task.loss
+    recipe = {
+        "training": asdict(client.task.training),
+        "loss": f"{loss.__module__}.{loss.__qualname__}",
+        "augment": list(data.augment),
+        "keys": [client.seed, client.round, client.id],
+        "module": str(client.workbench.module),
+    }
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    statistics = {n: t for n in ("mean", "std", "fill") if (t := getattr(data, n)) is not None}
+    own = {"inputs": data.inputs[examples.indices], "targets": examples.targets}
+    digest.update(Packet({**client.workbench.tree(), **statistics, **own}).encode())
+    return client.task.shared / f"{digest.hexdigest()}.safetensors"
+
+
+def recall(place: Path, client: Client) -> Trained | None:
+    """Loads a trained model into the client's workbench, if it is there and whole."""
+    try:
+        packet = decode(place.read_bytes())
+    except (FileNotFoundError, PacketError):
+        return None
+    client.workbench.load(packet.tensors)
+    found = packet.scalars
+    return Trained(float(found["loss"]), int(found["steps"]), int(found["examples"]))
+
+
+def keep(place: Path, client: Client, trained: Trained) -> None:
+    """Stores the model on the client's workbench."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, Packet(client.workbench.tree(), asdict(trained)).encode())
