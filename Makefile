@@ -35,7 +35,7 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 docs: install
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 system: install
 	$(BIN)/python -m pytest -m system

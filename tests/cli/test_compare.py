@@ -26,7 +26,7 @@ def test_table_of_two_methods_and_a_variant(file: Path, fedfi) -> None:
     )
     assert code == 0
     assert out == Path("c/table.md").read_text()
-    rows = list(csv.DictReader(Path("c/table.csv").open()))
+    rows = list(csv.DictReader(Path("c/table.csv").read_text().splitlines()))
     assert [(row["method"], row["seeds"]) for row in rows] == [("fedavg", "2"), ("mine", "2"), ("coarse", "2")]
     results = json.loads(Path("c/results.json").read_text())
     values = [results["methods"]["mine"]["seeds"][s]["global/accuracy"] for s in ("0", "1")]
@@ -66,7 +66,9 @@ def test_finished_runs_are_kept_others_go_on(file: Path, fedfi) -> None:
     assert (kept / "events.jsonl").read_text() == before
     assert sum(e["event"] == "resume" for e in read_lines(cut / "events.jsonl")) == 1
     strip = [[c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(table)]
-    assert strip == [[c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(Path("c/table.csv").read_text())]
+    assert strip == [
+        [c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(Path("c/table.csv").read_text())
+    ]
 
 
 def _rows(text: str) -> list[tuple[list[str], list[str]]]:

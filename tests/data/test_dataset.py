@@ -131,9 +131,7 @@ def test_more_wrong_data() -> None:
     with pytest.raises(InputError, match="only images can be augmented"):
         table([[1.0], [2.0]], augment=("flip",))
     with pytest.raises(InputError, match="token ids run from 0 to 9, expected 0 to 3"):
-        Dataset(
-            torch.tensor([[0, 9]], dtype=torch.int32), torch.tensor([0]), InputSpec("text", (2,), 2, 4, 0)
-        )
+        Dataset(torch.tensor([[0, 9]], dtype=torch.int32), torch.tensor([0]), InputSpec("text", (2,), 2, 4, 0))
     with pytest.raises(InputError, match="index 12 is outside"):
         Examples(images(12), torch.tensor([0, 12]))
     with pytest.raises(InputError, match="indices of 'data' must be int64"):

@@ -48,9 +48,7 @@ def rows(federation: FederatedData) -> tuple[set[int], set[int], set[int]]:
     )
 
 
-@pytest.mark.parametrize(
-    "partition", [{"by": "iid"}, DIRICHLET, {"by": "natural", "column": "hospital"}], ids=str
-)
+@pytest.mark.parametrize("partition", [{"by": "iid"}, DIRICHLET, {"by": "natural", "column": "hospital"}], ids=str)
 def test_carved_sets_are_disjoint_complete_and_in_proportion(partition: Mapping[str, Any]) -> None:
     clients = None if partition["by"] == "natural" else 8
     federation = split(data(groups=5), clients=clients, partition=partition)
@@ -164,9 +162,7 @@ def test_overlaps_are_named_and_counted() -> None:
     wrong = FederatedData({"0": ClientData(a, c), "1": ClientData(c, b)}, b, None, toy.spec)
     with pytest.raises(InputError, match="train of client '0' and test of 'toy' share 3 examples"):
         wrong.split_record()
-    wrong = FederatedData(
-        {"0": ClientData(a, c), "1": ClientData(c, c)}, c.subset(torch.arange(0)), None, toy.spec
-    )
+    wrong = FederatedData({"0": ClientData(a, c), "1": ClientData(c, c)}, c.subset(torch.arange(0)), None, toy.spec)
     with pytest.raises(InputError, match="train of client '1' and test of client '0'"):
         wrong.check()
     with pytest.raises(InputError, match="share"):

@@ -131,9 +131,7 @@ def test_hub_tables_are_read_as_local_ones(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    heavy = (
-        "{'pandas', 'pyarrow', 'PIL', 'sklearn', 'datasets', 'flwr_datasets', 'tokenizers', 'transformers'}"
-    )
+    heavy = "{'pandas', 'pyarrow', 'PIL', 'sklearn', 'datasets', 'flwr_datasets', 'tokenizers', 'transformers'}"
     code = f"import sys, fedfi.data; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

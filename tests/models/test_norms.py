@@ -32,9 +32,7 @@ def images(mean, spread):
 def test_evaluation_uses_the_batch_before_the_pass():
     """Mean 5, biased variance 9: (2 - 5) / 3 and (8 - 5) / 3."""
     layer = norm_layer("static", 1).eval()
-    torch.testing.assert_close(
-        layer(images(5.0, 3.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(layer(images(5.0, 3.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0)
 
 
 def test_statistics_are_the_mean_over_batches():
@@ -51,9 +49,7 @@ def test_training_ignores_and_keeps_the_statistics():
     layer = norm_layer("static", 1)
     recompute_statistics(layer, [images(1.0, 1.0)])
     state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    torch.testing.assert_close(
-        layer(images(5.0, 3.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(layer(images(5.0, 3.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0)
     assert list(state) == ["weight", "bias", "running_mean", "running_var"]
     assert all(torch.equal(state[name], tensor) for name, tensor in layer.state_dict().items())
 
@@ -73,9 +69,7 @@ def test_again_starts_anew_and_forgetting_returns_to_the_batch():
     assert layer.running_mean.item() == pytest.approx(5)
     forget_statistics(layer)
     assert list(layer.state_dict()) == ["weight", "bias"]
-    torch.testing.assert_close(
-        layer(images(1.0, 1.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(layer(images(1.0, 1.0)).flatten(), torch.tensor([-1.0, 1.0]), atol=1e-5, rtol=0)
 
 
 def test_modes_other_norms_and_dropout_are_left_alone():

@@ -166,9 +166,7 @@ def test_model_is_left_as_found(kind, name):
 def test_names_and_frozen_parameters(kind):
     model, x, y = case("embedding")
     every = diagonal_fisher(model, [(x, y)], losses, kind=kind)
-    assert_close(
-        diagonal_fisher(model, [(x, y)], losses, kind=kind, names=["scale"]), {"scale": every["scale"]}
-    )
+    assert_close(diagonal_fisher(model, [(x, y)], losses, kind=kind, names=["scale"]), {"scale": every["scale"]})
     model.words.requires_grad_(False)
     assert list(diagonal_fisher(model, [(x, y)], losses, kind=kind)) == ["scale", "head.weight", "head.bias"]
 

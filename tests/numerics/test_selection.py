@@ -67,9 +67,7 @@ def test_select_equals_sorting(pairs, ratio, floor, scope, data):
         shares = [math.floor(Fraction(str(floor)) * exact * size) for size in sizes]
         raised = [max(1, share) for share in shares] if floor else shares
         counts = raised if sum(raised) <= k else shares
-        expected = set().union(
-            *(reference(scores, ties, s, n) for s, n in zip(segments, counts, strict=True))
-        )
+        expected = set().union(*(reference(scores, ties, s, n) for s, n in zip(segments, counts, strict=True)))
         rest = [i for i in range(len(pairs)) if i not in expected]
         expected |= reference(scores, ties, rest, k - len(expected))
         assert len(expected) == k

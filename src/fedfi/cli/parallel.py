@@ -61,7 +61,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
                     process.start()
                 far.close()
                 busy[near] = item[0], process
-            for ready in wait(list(busy)):
+            for ready in wait(list(busy)) if busy else ():
                 assert isinstance(ready, Connection)
                 number, process = busy[ready]
                 try:

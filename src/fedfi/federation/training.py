@@ -140,4 +140,12 @@ def _rate(training: Training, round: int, step: int, total: int) -> float:
     return rate
 
 
-__all__ = ["Gradient", "Trained", "batch_positions", "make_optimizer", "mean_loss_gradient", "step_count", "train_locally"]
+__all__ = [
+    "Gradient",
+    "Trained",
+    "batch_positions",
+    "make_optimizer",
+    "mean_loss_gradient",
+    "step_count",
+    "train_locally",
+]
