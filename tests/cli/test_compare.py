@@ -60,7 +60,7 @@ def test_finished_runs_are_kept_others_go_on(file: Path, fedfi) -> None:
     (cut / "events.jsonl").write_text("".join(events[:-1]))  # as if it had been killed before its end
     newest = max((cut / "checkpoints").iterdir())
     newest.unlink()
-    code, out, err = fedfi(*command)
+    code, _, err = fedfi(*command)
     assert code == 0
     assert err == "1 runs in c, 1 kept\n"
     assert (kept / "events.jsonl").read_text() == before

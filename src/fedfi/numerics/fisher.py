@@ -38,7 +38,7 @@ def diagonal_fisher(
     loss: Loss,
     *,
     kind: Literal["batch", "example", "exact"],
-    chunk: int = 32,
+    chunk: int | None = None,
     names: Collection[str] | None = None,
 ) -> Named:
     """Estimates the diagonal Fisher information; the model is left as found and runs in the mode it is in.
@@ -50,8 +50,8 @@ def diagonal_fisher(
         batches: pairs of inputs `[B, ...]` and targets `[B, ...]`, on the model's device.
         loss: outputs and targets to the unreduced losses `[B]`; not used by `exact`.
         kind: see the table of this module. `exact` costs C gradients an example.
-        chunk: how many gradients are held at once by `example` and `exact` (memory: chunk x parameters).
-            On a CPU convolutions are fastest with 1: larger chunks become slow grouped convolutions.
+        chunk: how many gradients are held at once by `example` and `exact` (memory: chunk x parameters); None
+            chooses, see `usual_chunk`.
         names: the parameters wanted; None means all that require gradients.
 
     Returns:
@@ -64,15 +64,16 @@ def diagonal_fisher(
     if kind not in ("batch", "example", "exact"):
         raise ValueError(f"kind is {kind!r}; expected 'batch', 'example' or 'exact'")
     parameters = selected_parameters(model, names)
+    step = usual_chunk(model) if chunk is None else chunk
     sums = {name: torch.zeros_like(value, dtype=wide(value)) for name, value in parameters.items()}
     weight = 0
     for inputs, targets in batches:
         if kind == "batch":
             added, count = _squared(batch_gradient(model, parameters, inputs, targets, loss)), 1
         elif kind == "example":
-            (_, added, _), count = example_sums(model, parameters, inputs, targets, loss, chunk), len(inputs)
+            (_, added, _), count = example_sums(model, parameters, inputs, targets, loss, step), len(inputs)
         else:
-            added, count = exact_squares(model, parameters, inputs, chunk), len(inputs)
+            added, count = exact_squares(model, parameters, inputs, step), len(inputs)
         weight += count
         for name, value in added.items():
             sums[name] += value
@@ -86,7 +87,7 @@ def example_squares(
     x: Tensor,
     y: Tensor,
     loss: Loss,
-    chunk: int = 32,
+    chunk: int | None = None,
     names: Collection[str] | None = None,
 ) -> tuple[Named, Named, Tensor]:
     """One pass that gives a training step its gradient and the per-example squares of Eq. 8 of FedFIbOS.
@@ -96,7 +97,7 @@ def example_squares(
         x: inputs `[B, ...]`.
         y: targets `[B, ...]`.
         loss: outputs and targets to the unreduced losses `[B]`.
-        chunk: how many per-example gradients are held at once.
+        chunk: how many per-example gradients are held at once; None chooses, see `usual_chunk`.
         names: the parameters wanted; None means all that require gradients.
 
     Returns:
@@ -107,9 +108,19 @@ def example_squares(
         ValueError: as in `diagonal_fisher`.
     """
     parameters = selected_parameters(model, names)
-    gradients, squares, total = example_sums(model, parameters, x, y, loss, chunk)
+    gradients, squares, total = example_sums(model, parameters, x, y, loss, usual_chunk(model) if chunk is None else chunk)
     mean = {name: (value / len(x)).to(parameters[name].dtype) for name, value in gradients.items()}
     return mean, {name: value / len(x) for name, value in squares.items()}, total / len(x)
+
+
+def usual_chunk(model: nn.Module) -> int:
+    """How many per-example gradients are computed at once: 32, but 1 for convolutions on a CPU.
+
+    There the per-example weights of a chunk become one grouped convolution, several times slower than a plain one.
+    """
+    convolves = any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in model.modules())
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+    return 1 if convolves and on_cpu else 32
 
 
 def coefficient_of_variation(t: Tensor) -> float:
