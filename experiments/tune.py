@@ -14,7 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from fedfi.experiment import Experiment, choose, from_dict, load_experiment
+from fedfi.cli.variants import variants
+from fedfi.experiment import load_experiment
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
@@ -23,21 +24,11 @@ EVALUATE = Evaluate(every=10_000, levels=False, local=False)
 
 def validation_accuracy(job: tuple[str, str, float, int, int]) -> tuple[str, float, float]:
     file, label, rate, rounds, seed = job
-    variant = varied(load_experiment(file, [f"train.learning_rate={rate}", f"seed={seed}"]), label)
+    variant = variants(load_experiment(file), None)[label].changed({"seed": seed, "train": {"learning_rate": rate}})
     result = run(variant.algorithm(), variant.task(), rounds=rounds, seed=seed, evaluate=EVALUATE)
     accuracy = result.metrics[-1]["validation/accuracy"]
     print(f"{label} {rate} {accuracy:.4f}", flush=True)
     return label, rate, accuracy
-
-
-def varied(experiment: Experiment, label: str) -> Experiment:
-    changes = dict(experiment.settings.compare[label])
-    tables = {k: v for k, v in experiment.tables.items() if k != "compare"}
-    for name in [k for k, v in changes.items() if isinstance(v, dict)]:
-        tables[name] = {**tables[name], **changes.pop(name)}
-    name = changes.get("name", tables["algorithm"]["name"])
-    tables["algorithm"] = {**choose(tables["algorithm"], name), **changes}
-    return from_dict(tables, source=f"{experiment.source} [{label}]")
 
 
 def main() -> None:
@@ -50,7 +41,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     rates = [float(r) for r in options.rates.split(",")]
-    labels = list(load_experiment(options.file).settings.compare)
+    labels = list(variants(load_experiment(options.file), None))
     jobs = [(options.file, label, rate, options.rounds, options.seed) for label in labels for rate in rates]
     with ProcessPoolExecutor(options.workers, mp_context=get_context("fork")) as pool:
         found = list(pool.map(validation_accuracy, jobs))

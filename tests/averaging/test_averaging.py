@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
-from tests import tiny
 
 
 def uneven() -> Task:

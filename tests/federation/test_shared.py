@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
+from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation import training
 from fedfi.federation.run import run
-from tests import tiny
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Federated averaging and its neighbours, the baselines of every family."""

@@ -1,5 +1,45 @@
 """The command `fedfi`."""
 
-from fedfi.cli.exits import main
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from fedfi.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, Stopped, tell, usage
+from fedfi.errors import InputError, RunError
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    Args:
+        arguments: What follows the command's name; by default those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
+    given = [a for a in given if a != "--debug"]
+    from fedfi.cli.app import app
+
+    try:
+        code = app(args=given, prog_name="fedfi", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except InputError as error:
+        return tell(error, BAD_INPUT, debug)
+    except RunError as error:
+        return tell(error, FAILED, debug)
+    except Stopped as error:
+        return tell(error, error.code, debug)
+    except KeyboardInterrupt as error:
+        return tell(error, INTERRUPTED, debug, "interrupted")
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
+        return 1
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error, which older and newer typers define elsewhere
+            return tell(error, BAD_INPUT, debug, usage(error))
+        traceback.print_exc()
+        return 1

@@ -6,12 +6,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-
-from fedfi.errors import InputError, RunError
 
 BAD_INPUT, FAILED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
@@ -26,38 +24,6 @@ class Stopped(Exception):
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, which takes the way of an interrupt."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code.
-
-    Args:
-        arguments: What follows the command's name; by default those of the process.
-    """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
-    given = [a for a in given if a != "--debug"]
-    from fedfi.cli.app import app
-
-    try:
-        code = app(args=given, prog_name="fedfi", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except InputError as error:
-        return _tell(error, BAD_INPUT, debug)
-    except RunError as error:
-        return _tell(error, FAILED, debug)
-    except Stopped as error:
-        return _tell(error, error.code, debug)
-    except KeyboardInterrupt as error:
-        return _tell(error, INTERRUPTED, debug, "interrupted")
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
-        return 1
-    except Exception as error:
-        if hasattr(error, "format_message"):  # a usage error, which older and newer typers define elsewhere
-            return _tell(error, BAD_INPUT, debug, _usage(error))
-        traceback.print_exc()
-        return 1
 
 
 @contextmanager
@@ -97,13 +63,15 @@ def quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def _usage(error: Exception) -> str:
+def usage(error: Exception) -> str:
+    """What a wrong use of a command is called, in one line."""
     context = getattr(error, "ctx", None)
     command = f"{context.command_path}: " if context is not None else ""
     return command + str(error.format_message())  # type: ignore[attr-defined]
 
 
-def _tell(error: BaseException, code: int, debug: bool, text: str | None = None) -> int:
+def tell(error: BaseException, code: int, debug: bool, text: str | None = None) -> int:
+    """Prints an error as one line, and its trace when debugging; gives back the exit code."""
     if debug:
         traceback.print_exception(error)
     line = " ".join((str(error) if text is None else text).split())

@@ -38,7 +38,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
     Yields:
         What each tells, as it comes.
     """
-    if sys.platform != "linux" or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if sys.platform != "linux" or torch.cuda.is_initialized():
         yield from _in_turn(works)
         return
     threads = torch.get_num_threads()

@@ -33,11 +33,12 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
         _add(found, label, _variant(experiment, label, name, {"preset": preset} if preset else {}, {}))
     for label, keys in own.items():
         keys = dict(keys)
-        train = keys.pop("train", {})
-        if not isinstance(train, dict):
-            raise InputError(f"{experiment.source}: compare.{label}.train: must be a table")
+        tables: dict[str, dict[str, object]] = {t: keys.pop(t) for t in ("train", "model") if t in keys}
+        for table, content in tables.items():
+            if not isinstance(content, dict):
+                raise InputError(f"{experiment.source}: compare.{label}.{table}: must be a table")
         name = str(keys.pop("name", experiment.settings.algorithm["name"]))
-        _add(found, label, _variant(experiment, label, name, keys, train))
+        _add(found, label, _variant(experiment, label, name, keys, tables))
     if not found:
         raise InputError("--algorithms: names no method")
     return found
@@ -60,15 +61,17 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
 
 
 def _variant(
-    experiment: Experiment, label: str, name: str, keys: dict[str, object], train: dict[str, object]
+    experiment: Experiment, label: str, name: str, keys: dict[str, object], changes: dict[str, dict[str, object]]
 ) -> Experiment:
     tables = {k: v for k, v in experiment.tables.items() if k != "compare"}
     algorithm = choose(experiment.settings.algorithm, name)
     if "clients_per_round" in keys or "participation" in keys:
         algorithm = {k: v for k, v in algorithm.items() if k not in ("clients_per_round", "participation")}
+    train = changes.get("train", {})
     replaced = {_OTHER[k] for k in train if k in _OTHER}
     recipe = {k: v for k, v in tables.get("train", {}).items() if k not in replaced}
-    tables |= {"algorithm": algorithm | keys, "train": recipe | train}
+    model = tables["model"] | changes.get("model", {})
+    tables |= {"algorithm": algorithm | keys, "train": recipe | train, "model": model}
     own = label in experiment.settings.compare
     source = f"{experiment.source} [compare.{label}]" if own else experiment.source
     return from_dict(tables, source=source)

@@ -1,0 +1,1 @@
+"""What every method builds on: packets, clients, tasks, the loop, checkpoints."""

@@ -1,4 +1,4 @@
-"""The loop: configure, let clients work, check their replies, aggregate, judge, save. Written once, for every method."""
+"""The loop: configure, let clients work, check their replies, aggregate, judge, save. Written once for all methods."""
 
 from __future__ import annotations
 

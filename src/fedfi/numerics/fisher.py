@@ -108,7 +108,9 @@ def example_squares(
         ValueError: as in `diagonal_fisher`.
     """
     parameters = selected_parameters(model, names)
-    gradients, squares, total = example_sums(model, parameters, x, y, loss, usual_chunk(model) if chunk is None else chunk)
+    gradients, squares, total = example_sums(
+        model, parameters, x, y, loss, usual_chunk(model) if chunk is None else chunk
+    )
     mean = {name: (value / len(x)).to(parameters[name].dtype) for name, value in gradients.items()}
     return mean, {name: value / len(x) for name, value in squares.items()}, total / len(x)
 
