@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
 
@@ -30,9 +31,18 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install
-	$(PIP) install --editable '.[bench]'
+bench: install $(BENCH)/.installed
 	$(BIN)/python -m benchmarks
+
+# What fedfi is compared with wants other versions of some packages, so it gets an environment of its own on top of
+# $(VENV), whose torch it shares. Without it, those comparisons are reported as not run.
+$(BENCH)/.installed: $(STAMP)
+	$(BIN)/python -m venv $(BENCH)
+	echo '*' > $(BENCH)/.gitignore
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $(BENCH)/shared.pth
+	mv $(BENCH)/shared.pth "$$($(BENCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	-$(BENCH)/bin/python -m pip --disable-pip-version-check --quiet install --no-warn-conflicts --editable '.[bench]' \
+		&& touch $@
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
@@ -41,4 +51,4 @@ system: install
 	$(BIN)/python -m pytest -m system
 
 clean:
-	rm -rf $(VENV) site build dist
+	rm -rf $(VENV) $(BENCH) site build dist

@@ -35,7 +35,7 @@ def remembering(monkeypatch):
 
     def reply_layout(self, state, packet):
         returned = [*state.trained, *state.buffers]
-        return Layout.like({n: state.model[n] for n in returned}, "loss", "examples", "seen")
+        return Layout.like({n: state.model[n] for n in returned}, loss=float, examples=int, seen=float)
 
     monkeypatch.setattr(FedAvg, "client_update", client_update)
     monkeypatch.setattr(FedAvg, "reply_layout", reply_layout)

@@ -110,7 +110,7 @@ def test_names_that_would_be_blobs_and_dtypes_without_a_wire_type_are_refused():
 
 
 def test_a_layout_names_both_shapes():
-    layout = Layout.like({"w": torch.zeros(2, 3)}, "loss")
+    layout = Layout.like({"w": torch.zeros(2, 3)}, loss=float)
     layout.check(Packet({"w": torch.ones(2, 3)}, {"loss": 1.0}), "c1")
     with pytest.raises(PacketError, match=r"client 'c1': tensor 'w' has shape \(1, 3\), expected \(2, 3\)"):
         layout.check(Packet({"w": torch.ones(1, 3)}, {"loss": 1.0}), "c1")
@@ -118,5 +118,14 @@ def test_a_layout_names_both_shapes():
         layout.check(Packet({"w": torch.ones(2, 3)}), "c1")
     with pytest.raises(PacketError, match="scalar 'loss' is nan"):
         layout.check(Packet({"w": torch.ones(2, 3)}, {"loss": float("nan")}), "c1")
+    for value in ("nan", True):
+        with pytest.raises(PacketError, match=f"scalar 'loss' is {value!r}, expected a float"):
+            layout.check(Packet({"w": torch.ones(2, 3)}, {"loss": value}), "c1")
+    bounded = Layout.like({"f": torch.zeros(2)}, n=int)
+    bounded = Layout(bounded.tensors, bounded.scalars, least={"f": 0, "n": 1})
+    with pytest.raises(PacketError, match=r"tensor 'f' of shape \(2,\) holds -1, expected at least 0"):
+        bounded.check(Packet({"f": torch.tensor([0.0, -1.0])}, {"n": 1}), "c1")
+    with pytest.raises(PacketError, match="scalar 'n' is 0, expected at least 1"):
+        bounded.check(Packet({"f": torch.zeros(2)}, {"n": 0}), "c1")
     with pytest.raises(PacketError, match="blob 'm' has 1 bytes, expected 2"):
         Layout(blobs={"m": 2}).check(Packet(blobs={"m": b"1"}), "c1")

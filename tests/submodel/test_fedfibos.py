@@ -186,7 +186,7 @@ def test_the_average_follows_equation_nine():
     torch.testing.assert_close(state.rows.read("c0"), expected)
 
 
-def test_an_active_average_leaves_unexplored_entries_at_their_prior():
+def test_an_active_average_ranks_unexplored_entries_by_their_prior_at_the_estimates_mean():
     task = tiny.small()
     algorithm = FedFIbOS(participation=1.0, capacities={0.25: 1.0}, fisher="active", fisher_storage="float32")
     state, clients = start(algorithm, task)
@@ -194,7 +194,49 @@ def test_an_active_average_leaves_unexplored_entries_at_their_prior():
     mask = masks(sent, state)["c0"]
     own = algorithm._own(state, "c0")
     assert torch.equal(own[mask], replies["c0"].tensors["fisher"])
-    assert torch.equal(own[~mask], state.prior[~mask])
+    scale = replies["c0"].tensors["fisher"].double().sum() / state.prior[mask].double().sum()
+    torch.testing.assert_close(own[~mask], state.prior[~mask] * scale.float())
+    _, two, state, _ = round_of(algorithm, task, state, 1, clients)
+    literal = FedFIbOS(participation=1.0, capacities={0.25: 1.0}, fisher="active", warm_start="raw")
+    state, _ = start(literal, task)
+    sent, _, state, _ = round_of(literal, task, state, 0, clients)
+    off = ~masks(sent, state)["c0"]
+    assert torch.equal(literal._own(state, "c0")[off], state.prior[off])
+
+
+def test_aggregating_leaves_the_state_before_it_as_it_was():
+    task = tiny.small()
+    algorithm = FedFIbOS(participation=1.0, capacities=MIX)
+    state, clients = start(algorithm, task)
+    _, _, one, _ = round_of(algorithm, task, state, 0, clients)
+    before = {c: one.rows.read(c) for c in clients}
+    first = round_of(algorithm, task, one, 1, clients)[2]
+    again = round_of(algorithm, task, one, 1, clients)[2]
+    assert all(torch.equal(one.rows.read(c), before[c]) for c in clients)
+    assert all(torch.equal(first.rows.read(c), again.rows.read(c)) for c in clients)
+    assert len(state.rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"blend": 1.0}, "shared"), ({"blend": 0.25}, "mixed"), ({"fisher": "global"}, "shared")],
+)
+def test_blending_mixes_the_shared_average_into_scores_and_diagnostics(options, expected):
+    task = tiny.small()
+    algorithm = FedFIbOS(participation=1.0, capacities={0.5: 1.0}, fisher_storage="float32", **options)
+    state, clients = start(algorithm, task)
+    *_, state, metrics = round_of(algorithm, task, state, 0, clients)
+    shared = algorithm._shared(state)
+    want = shared if expected == "shared" else 0.75 * algorithm._own(state, "c0") + 0.25 * shared
+    torch.testing.assert_close(algorithm._importance(state, "c0"), want)
+    if expected == "shared":
+        spread = float(shared.double().std(correction=0) / shared.double().mean())
+        assert metrics["cv_fisher"] == pytest.approx(spread)
+
+
+def test_per_example_fisher_refuses_batch_statistics_at_the_start():
+    with pytest.raises(ValueError, match=r"layer '1' \(BatchNorm1d\)"):
+        run(FedFIbOS(fisher_samples="example"), tiny.small(model=tiny.with_buffers), rounds=1)
 
 
 def test_only_clients_that_took_part_have_rows():

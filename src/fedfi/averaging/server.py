@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ class Averaging(Algorithm[AveragingState]):
     def reply_layout(self, state: AveragingState, packet: Packet) -> Layout:
         """The update of every trained entry, the buffers' new values, the loss and the number of examples."""
         returned = [*state.trained, *state.buffers]
-        return Layout.like({n: state.model[n] for n in returned}, "loss", "examples")
+        like = Layout.like({n: state.model[n] for n in returned}, loss=float, examples=int)
+        return dataclasses.replace(like, least={"examples": 1})
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Trains the model and returns start minus end."""

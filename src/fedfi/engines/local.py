@@ -107,4 +107,4 @@ class LocalEngine:
             packets = list(self._algorithm.cohort_update(pairs))
         for (_, client), packet in zip(pairs, packets, strict=True):
             memory = client.memory
-            yield Outcome(Reply(client.id, packet), memory.changed, frozenset(memory.removed))
+            yield Outcome(Reply(client.id, packet.cpu()), memory.changed, frozenset(memory.removed))

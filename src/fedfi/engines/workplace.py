@@ -88,7 +88,7 @@ class Workplace:
 
     def _work(self, job: Job, client: Client) -> Packet:
         if job.work == "client_update":
-            return self.algorithm.client_update(job.packet, client)
+            return self.algorithm.client_update(job.packet, client).cpu()
         if not isinstance(self.algorithm, EvaluatesClients):
             raise InputError(f"{type(self.algorithm).__name__} does not evaluate on clients")
         return Packet(scalars=self.algorithm.client_evaluate(job.packet, client))

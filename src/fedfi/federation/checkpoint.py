@@ -53,8 +53,7 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     if kind == "tensor":
         return tensors[content].clone()
     if kind == "rows":
-        template.restore(content)
-        return template
+        return template  # its rows are restored when the whole is there
     if kind == "fields":
         return type(template)(**{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()})
     if kind == "table":
@@ -89,6 +88,8 @@ def save(directory: Path, rounds: int, content: Any) -> Path:
     Raises:
         RunError: If the disk refuses; earlier checkpoints are left as they are.
     """
+    for store in row_stores(content):
+        store.flush()
     tensors: Tree = {}
     structure = flatten(content, tensors)
     packet = Packet(tensors, {"structure": json.dumps(structure), "rounds": rounds})
@@ -121,20 +122,49 @@ def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple
     Raises:
         RunError: If there is none.
     """
+    intact: list[tuple[int, str, Any, Packet]] = []
     for rounds, path in _listed(directory):
-        encoded = path.read_bytes()
-        found = _NAME.fullmatch(path.name)
-        assert found  # the listing holds nothing else
-        if hashlib.blake2b(encoded, digest_size=8).hexdigest() != found[2]:
-            report(f"checkpoint {path.name} is damaged and is passed over")
-            continue
         try:
-            packet = decode(encoded)
-            structure = json.loads(str(packet.scalars["structure"]))
-            return rounds, unflatten(structure, packet.tensors, template)
-        except (PacketError, ValueError) as error:
-            report(f"checkpoint {path.name} cannot be used: {error}")
+            packet = _intact(path)
+            intact.append((rounds, path.name, json.loads(str(packet.scalars["structure"])), packet))
+        except (PacketError, ValueError, KeyError) as error:
+            report(f"checkpoint {path.name} {error} and is passed over")
+            path.rename(path.with_suffix(".damaged"))
+    for number, (rounds, name, structure, packet) in enumerate(intact):
+        older = [list(_described_rows(s)) for _, _, s, _ in reversed(intact[number + 1 :])]
+        try:
+            content = unflatten(structure, packet.tensors, template)
+            for i, store in enumerate(row_stores(content)):
+                store.restore(list(_described_rows(structure))[i], [rows[i] for rows in older])
+            return rounds, content
+        except ValueError as error:
+            report(f"checkpoint {name} cannot be used: {error}")
     raise RunError(f"there is no usable checkpoint in {directory}")
+
+
+def _intact(path: Path) -> Packet:
+    encoded = path.read_bytes()
+    found = _NAME.fullmatch(path.name)
+    assert found  # the listing holds nothing else
+    if hashlib.blake2b(encoded, digest_size=8).hexdigest() != found[2]:
+        raise PacketError("is damaged")
+    return decode(encoded)
+
+
+def _described_rows(structure: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The descriptions of row stores in a flattened state, in the order of `row_stores`."""
+    (kind, content), *_ = structure.items()
+    if kind == "rows":
+        yield content
+    elif kind == "fields":
+        for item in content.values():
+            yield from _described_rows(item)
+    elif kind == "table":
+        for _, item in content:
+            yield from _described_rows(item)
+    elif kind == "list":
+        for item in content:
+            yield from _described_rows(item)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

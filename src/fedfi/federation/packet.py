@@ -114,6 +114,10 @@ class Packet:
         self.encode_into(memoryview(buffer))
         return bytes(buffer)
 
+    def cpu(self) -> Packet:
+        """The same on the CPU, where all packets are when they arrive."""
+        return Packet({k: t.cpu() for k, t in self.tensors.items()}, self.scalars, self.blobs)
+
     def clone(self) -> Packet:
         """A packet that owns its tensors."""
         return Packet({k: t.clone() for k, t in self.tensors.items()}, self.scalars, self.blobs)
@@ -176,21 +180,23 @@ class Layout:
 
     Attributes:
         tensors: Shape and dtype of each tensor.
-        scalars: Names of the scalars.
+        scalars: Type of each scalar; a whole number passes for a float.
         blobs: Length of each blob in bytes.
+        least: Smallest value that a tensor or scalar of this name may hold.
     """
 
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]] = field(default_factory=dict)
-    scalars: frozenset[str] = frozenset()
+    scalars: Mapping[str, type[Scalar]] = field(default_factory=dict)
     blobs: Mapping[str, int] = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def like(tensors: Mapping[str, Tensor], *scalars: str) -> Layout:
+    def like(tensors: Mapping[str, Tensor], **scalars: type[Scalar]) -> Layout:
         """The layout of packets whose tensors look like `tensors`."""
-        return Layout({k: (tuple(t.shape), t.dtype) for k, t in tensors.items()}, frozenset(scalars))
+        return Layout({k: (tuple(t.shape), t.dtype) for k, t in tensors.items()}, scalars)
 
     def check(self, packet: Packet, sender: str) -> None:
-        """Refuses a packet that differs in a name, shape, dtype or length, or holds a non-finite number.
+        """Refuses a packet that differs in a name, shape, type or length, or holds a number out of range.
 
         Args:
             packet: What arrived.
@@ -222,11 +228,26 @@ class Layout:
                 raise PacketError(
                     f"client {sender!r}: tensor {name!r} of shape {shape} holds {count} non-finite values"
                 )
+            if name in self.least and tensor.numel() and float(tensor.min()) < self.least[name]:
+                raise PacketError(
+                    f"client {sender!r}: tensor {name!r} of shape {shape} holds {float(tensor.min()):g},"
+                    f" expected at least {self.least[name]:g}"
+                )
         for name, value in packet.scalars.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
+            self._check_scalar(name, value, sender)
         for name, blob in packet.blobs.items():
             if len(blob) != self.blobs[name]:
                 raise PacketError(
                     f"client {sender!r}: blob {name!r} has {len(blob)} bytes, expected {self.blobs[name]}"
                 )
+
+    def _check_scalar(self, name: str, value: Scalar, sender: str) -> None:
+        expected = self.scalars[name]
+        if type(value) is not expected and not (expected is float and type(value) is int):
+            raise PacketError(f"client {sender!r}: scalar {name!r} is {value!r}, expected a {expected.__name__}")
+        if isinstance(value, str):
+            return
+        if not math.isfinite(value):
+            raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
+        if name in self.least and value < self.least[name]:
+            raise PacketError(f"client {sender!r}: scalar {name!r} is {value}, expected at least {self.least[name]:g}")

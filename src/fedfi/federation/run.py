@@ -260,8 +260,7 @@ class _Loop:
         assert isinstance(self.algorithm, EvaluatesClients)
         rng = keyed_generator(self.seed, "server", round, "evaluate")
         jobs = self.algorithm.configure_evaluation(state, self.engine.clients(), rng)
-        values: dict[str, list[float]] = {}
-        weights: list[float] = []
+        values: dict[str, list[tuple[float, float]]] = {}  # name -> (examples, mean) of each client
         for reply in self.engine.map("client_evaluate", jobs, round):
             if isinstance(reply, Failure):
                 self._failed(reply, round)
@@ -269,16 +268,13 @@ class _Loop:
             numbers = {k: float(v) for k, v in reply.packet.scalars.items() if not isinstance(v, str)}
             self._event("evaluated", round=round + 1, client=reply.client, metrics=numbers)
             count = numbers.pop("examples", 0.0)
-            if count:
-                weights.append(count)
-                for key, value in numbers.items():
-                    values.setdefault(key, []).append(value)
-        result = {f"local/{k}_mean": sum(v) / len(v) for k, v in values.items()}
-        for key, numbers_ in values.items():
-            pairs = zip(weights, numbers_, strict=True)
-            result[f"local/{key}"] = sum(w * v for w, v in pairs) / sum(weights)
+            for key, value in numbers.items() if count else ():
+                values.setdefault(key, []).append((count, value))
+        result = {f"local/{k}_mean": sum(v for _, v in pairs) / len(pairs) for k, pairs in values.items()}
+        for key, pairs in values.items():
+            result[f"local/{key}"] = sum(n * v for n, v in pairs) / sum(n for n, _ in pairs)
         if "accuracy" in values:
-            result["local/accuracy_worst"] = min(values["accuracy"])
+            result["local/accuracy_worst"] = min(v for _, v in values["accuracy"])
         return result
 
     def _save(self, rounds: int, state: Any) -> None:

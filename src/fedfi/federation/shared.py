@@ -37,23 +37,29 @@ def place_of(client: Client) -> Path | None:
     The name is a digest of everything that plain training depends on: the model before it, the client's examples,
     the recipe, the loss, and the keys of its random draws.
     """
-    if client.task.shared is None or client.round > 0:
+    loss = _name_of(client.task.loss)
+    if client.task.shared is None or client.round > 0 or loss is None:
         return None
     examples, digest = client.data.train, hashlib.blake2b(digest_size=16)
     data = examples.dataset
-    loss = client.task.loss
     recipe = {
         "training": asdict(client.task.training),
-        "loss": f"{loss.__module__}.{loss.__qualname__}",
+        "loss": loss,
         "augment": list(data.augment),
         "keys": [client.seed, client.round, client.id],
-        "module": str(client.workbench.module),
+        "module": [str(client.workbench.module), client.workbench.layout.names],
     }
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     statistics = {n: t for n in ("mean", "std", "fill") if (t := getattr(data, n)) is not None}
     own = {"inputs": data.inputs[examples.indices], "targets": examples.targets}
     digest.update(Packet({**client.workbench.tree(), **statistics, **own}).encode())
     return client.task.shared / f"{digest.hexdigest()}.safetensors"
+
+
+def _name_of(function: object) -> str | None:
+    """Where a function lives; None for one that is made on the spot, whose name says too little."""
+    name = f"{getattr(function, '__module__', '<')}.{getattr(function, '__qualname__', '<')}"
+    return None if "<" in name else name
 
 
 def recall(place: Path, client: Client) -> Trained | None:

@@ -101,7 +101,8 @@ class Workbench:
         own = set(self.layout.names)
         self._buffers = {n for n, _ in module.named_buffers()}
         self.constants: Tree = {n: t for n, t in _state(module).items() if n not in own}
-        self._fresh = {n: t.clone() for n, t in self.constants.items()}
+        self._all = dict(module.named_buffers()) | self.constants  # those that are not saved, too
+        self._fresh = {n: t.clone() for n, t in self._all.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes values for any of the module's parameters and buffers, by name; others keep theirs."""
@@ -119,7 +120,7 @@ class Workbench:
         """Puts buffers back to what the model factory made, so that nothing of one client reaches the next."""
         with torch.no_grad():
             for name, value in self._fresh.items():
-                self.constants[name].copy_(value)
+                self._all[name].copy_(value)
 
     def parameters(self) -> Tree:
         """Named views of the trainable parameters."""
@@ -135,10 +136,10 @@ class Workbench:
 
 
 def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:
-    """A freshly initialised model; the same `rng` gives the same model to every method."""
+    """A freshly initialised model on the CPU, where servers work; the same `rng` gives every method the same model."""
     seed = int(torch.randint(2**31, (), generator=rng))
     with keyed_global_rng(seed, "model"):
-        return Workbench(task.model(), task.device)
+        return Workbench(task.model())
 
 
 def _state(module: nn.Module) -> Tree:

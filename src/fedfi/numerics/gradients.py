@@ -71,7 +71,7 @@ def example_sums(
 def exact_squares(model: nn.Module, parameters: Named, inputs: Tensor, chunk: int) -> Named:
     """Sums over examples x and classes y of p(y|x) times the squared gradient of log p(y|x)."""
     _require_rows(inputs, inputs)
-    _require_separable(model)
+    require_separable(model)
     state = _state(model)
 
     def logits(leaves: Named, x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def _sums(
 ) -> tuple[Named, Named, Tensor]:
     """Sums over all rows, `chunk` at a time: gradients of `one`, weigh(one) gradient^2, and `one`."""
     _require_rows(inputs, targets)
-    _require_separable(model)
+    require_separable(model)
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
     # With layers in training mode each row draws its own dropout mask, as it would in a batch.
@@ -146,7 +146,7 @@ def _require_rows(inputs: Tensor, targets: Tensor) -> None:
         raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; expected as many of both, at least 1")
 
 
-def _require_separable(model: nn.Module) -> None:
+def require_separable(model: nn.Module) -> None:
     """Refuses layers whose output for one example depends on the others, or that track statistics."""
     for name, layer in model.named_modules():
         batched = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)

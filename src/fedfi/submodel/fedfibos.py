@@ -45,12 +45,13 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
-from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.packet import Layout, Packet, Scalar, Tree
 from fedfi.federation.rows import RowStore, Storage
 from fedfi.federation.task import Task
 from fedfi.federation.training import Gradient, mean_loss_gradient
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.numerics.fisher import example_squares
+from fedfi.numerics.gradients import require_separable
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
 from fedfi.numerics.selection import count_for, select, top_k_mask, unpack_bits
 from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, level_name
@@ -148,7 +149,10 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
 
     def init(self, task: Task, rng: torch.Generator) -> FedFIbOSState:
         """A freshly initialised model; every average starts at |x_0| (line 2)."""
-        model = Model.of(fresh_workbench(task, rng))
+        bench = fresh_workbench(task, rng)
+        if self.fisher_samples == "example":
+            require_separable(bench.module.train())
+        model = Model.of(bench)
         prior = model.pool.abs()
         return FedFIbOSState(
             model=model,
@@ -175,8 +179,11 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         measured = len(state.prior) if self._measures_all else kept
         base = returned(state.model, kept)
         dtype = torch.uint8 if self.fisher_bits == 8 else torch.float32
-        scalars = {"loss", "examples"} | ({"fisher_scale"} if self.fisher_bits == 8 else set())
-        return Layout({**base.tensors, "fisher": ((measured,), dtype)}, frozenset(scalars))
+        scalars: dict[str, type[Scalar]] = {"loss": float, "examples": int}
+        if self.fisher_bits == 8:
+            scalars["fisher_scale"] = float
+        least = {"examples": 1, "fisher": 0, "fisher_scale": 0}
+        return Layout({**base.tensors, "fisher": ((measured,), dtype)}, scalars, least=least)
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Lines 10 to 17."""
@@ -200,25 +207,21 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         mean = MaskedMean(state.model, self.aggregation, self.start)
         scales, levels = dict(state.scales), dict(state.levels)
         total, count = torch.zeros_like(state.prior), torch.zeros_like(state.prior)
-        looked = self._diagnostics(state)
+        rows, masks = state.rows.fork(), {}
         loss = examples = 0.0
         for reply in replies:
-            mask = unpack_bits(reply.sent.blobs["mask"], len(state.prior))
+            masks[reply.client] = mask = unpack_bits(reply.sent.blobs["mask"], len(state.prior))
             mean.add(mask, reply.packet)
             estimate, observed = self._estimate(reply.packet, mask)
             total += estimate
             count += 1.0 if observed is None else observed
-            levels[reply.client] = ratio = float(reply.sent.scalars["ratio"])
+            levels[reply.client] = float(reply.sent.scalars["ratio"])
             if self.fisher != "global":
                 if reply.client not in scales:
                     scales[reply.client] = averaging.first_scale(estimate, observed, state.prior)
-                stored = state.rows.read(reply.client) if reply.client in state.rows else None
-                scale = scales[reply.client]
-                row = averaging.update(stored, estimate, observed, state.prior, scale)
-                state.rows.write(reply.client, row)
-                estimate = resolve(row, state.prior, scale)
-            if looked:
-                looked.add(ratio, mask, estimate)
+                stored = rows.read(reply.client) if reply.client in rows else None
+                row = averaging.update(stored, estimate, observed, state.prior, scales[reply.client])
+                rows.write(reply.client, row)
             loss += float(reply.packet.scalars["loss"]) * float(reply.packet.scalars["examples"])
             examples += float(reply.packet.scalars["examples"])
         pooled, seen = total / count.clamp(min=1), None if bool((count > 0).all()) else count > 0
@@ -229,12 +232,12 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
             prior=state.prior,
             shared=averaging.update(state.shared, pooled, seen, state.prior, shared_scale),
             shared_scale=shared_scale,
-            rows=state.rows,
+            rows=rows,
             scales=scales,
             levels=levels,
             assignment=state.assignment,
         )
-        return next_state, {"train/loss": loss / examples} | (looked.metrics() if looked else {})
+        return next_state, {"train/loss": loss / examples} | self._diagnosed(state, next_state, masks)
 
     def global_model(self, state: FedFIbOSState) -> Tree:
         """The full model."""
@@ -242,13 +245,13 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
 
     def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Tree]]:
         """The submodel of each level, by the mean average of the clients at that level."""
-        for ratio in sorted(self.capacities, reverse=True):
+        for ratio in sorted((r for r, share in self.capacities.items() if share), reverse=True):
             members = [c for c, level in state.levels.items() if level == ratio and c in state.rows]
             importance = self._shared(state)
             if members:
                 importance = torch.zeros_like(state.prior)
                 for client in members:
-                    importance += self._own(state, client) / len(members)
+                    importance += self._importance(state, client) / len(members)
             yield level_name(ratio), state.model.tree(self._mask(state, importance, ratio))
 
     def configure_evaluation(
@@ -328,12 +331,16 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
 
         return measured
 
-    def _diagnostics(self, state: FedFIbOSState) -> MaskDiagnostics | None:
+    def _diagnosed(self, state: FedFIbOSState, after: FedFIbOSState, masks: Mapping[str, Tensor]) -> Metrics:
+        """What the round's masks look like, beside the averages that the next ones will come from."""
         if not self.diagnostics:
-            return None
+            return {}
         layout, size = state.model.layout, state.model.pool.abs()
         layers = list(zip(layout.names, layout.pool_sizes, strict=False))
-        return MaskDiagnostics(state.model.pool, layers, lambda ratio: self._select(size, ratio, state))
+        looked = MaskDiagnostics(state.model.pool, layers, lambda ratio: self._select(size, ratio, state))
+        for client, mask in masks.items():
+            looked.add(after.levels[client], mask, self._importance(after, client))
+        return looked.metrics()
 
 
 def _example_gradient(client: Client, fisher: Tensor) -> Gradient:

@@ -24,18 +24,23 @@ class Averaging:
         rate: The share alpha of the old value.
         warm_start: What the prior is worth at an entry's first observation: ``"replace"``: nothing;
             ``"rescale"``: as much as an estimate, brought to the estimates' mean; ``"raw"``: as it is (literal).
+            Until then an entry ranks by its prior, at the estimates' mean but for ``"raw"``.
     """
 
     rate: float
     warm_start: WarmStart
 
     def first_scale(self, estimate: Tensor, observed: Tensor | None, prior: Tensor) -> float:
-        """The prior's scale, fixed at the first estimate."""
-        if self.warm_start != "rescale":
+        """The prior's scale, fixed at the first estimate.
+
+        Where some entries stay unobserved, their prior has to rank beside estimates, so it is brought to the
+        estimates' mean unless the literal reading (``"raw"``) is asked for.
+        """
+        if self.warm_start == "raw" or (self.warm_start == "replace" and observed is None):
             return 1.0
         seen, weights = (estimate, prior) if observed is None else (estimate[observed], prior[observed])
-        total = float(weights.double().sum())
-        return float(seen.double().sum()) / total if total else 1.0
+        mass, total = float(seen.double().sum()), float(weights.double().sum())
+        return mass / total if mass and total else 1.0
 
     def update(
         self, stored: Tensor | None, estimate: Tensor, observed: Tensor | None, prior: Tensor, scale: float

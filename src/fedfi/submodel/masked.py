@@ -67,13 +67,13 @@ def send(model: Model, mask: Tensor, scalars: Mapping[str, Scalar]) -> Packet:
 
 def receive(packet: Packet, bench: Workbench) -> Tensor:
     """Loads a submodel into a workbench and returns its mask `[pool]`."""
-    pool = bench.layout.pool
-    mask = unpack_bits(packet.blobs["mask"], pool)
+    pool, device = bench.layout.pool, bench.vector.device
+    mask = unpack_bits(packet.blobs["mask"], pool).to(device)
     bench.load({n.removeprefix(BUFFER): t for n, t in packet.tensors.items() if n.startswith(BUFFER)})
     with torch.no_grad():
         bench.vector.zero_()
-        bench.vector[:pool].masked_scatter_(mask, packet.tensors["kept"])
-        bench.vector[pool:] = packet.tensors["rest"]
+        bench.vector[:pool].masked_scatter_(mask, packet.tensors["kept"].to(device))
+        bench.vector[pool:] = packet.tensors["rest"].to(device)
     return mask
 
 

@@ -1,0 +1,1 @@
+"""Measures what fedfi costs: ``python -m benchmarks``; see the README beside this file."""
