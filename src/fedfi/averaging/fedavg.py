@@ -7,7 +7,8 @@
 | ClientUpdate: E epochs of batches of size B | the task's `[train]` table |
 
 Deviations: `weights = "uniform"` and a `server_learning_rate` are options of later work (Reddi et al., Adaptive
-Federated Optimization, ICLR 2021); with the defaults the method is the paper's. Buffers of normalisation layers,
+Federated Optimization, ICLR 2021); with the defaults the method is the paper's, except that the number of clients a
+round is rounded, and that a last batch of one example joins the batch before it. Buffers of normalisation layers,
 which the paper does not treat, are averaged with the same weights.
 """
 

@@ -4,8 +4,10 @@
 |---|---|
 | mu, Eq. 2: h(w) = F(w) + mu/2 ||w - w_t||^2 | `proximal` |
 
-Deviations: none in the objective. The paper lets clients stop at different accuracies (gamma-inexact solutions);
-here the length of local work is the task's `[train]` table, the same for all.
+Deviations: none in the objective. Clients are drawn uniformly and weighted by `weights`, where the paper's Algorithm 2
+draws them in proportion to their data and takes the plain mean. The paper lets clients stop at different accuracies
+(gamma-inexact solutions); here the length of local work is the task's `[train]` table, the same for all. The reported
+loss is without the proximal term; clipping, where asked for, sees the gradient with it.
 """
 
 from __future__ import annotations

@@ -167,6 +167,7 @@ def _serve(algorithm: Algorithm[Any], task: Task, seed: int, connection: Connect
     from pathlib import Path
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what an interrupt means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     incoming, outgoing = Arena(Path(inbox)), Arena(Path(outbox))
     connection.send("ready")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.engines.local import LocalEngine
+from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
 from fedfi.federation import checkpoint
 from fedfi.federation.algorithm import (
@@ -109,7 +110,8 @@ def run(
     engine = engine or LocalEngine(algorithm, task, seed=seed, workers=workers)
     loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies)
     try:
-        return loop.run(rounds, resume, observe)
+        with one_thread():  # a sum over threads would depend on their number
+            return loop.run(rounds, resume, observe)
     finally:
         if owned:
             engine.close()

@@ -5,7 +5,7 @@ Shape convention: B examples a batch, C classes; results have the shapes of the 
 | kind | estimate of F_j |
 |---|---|
 | `example` | mean over examples of (d loss_b / d theta_j)^2: the empirical Fisher, Eqs. 7-8 of FedFIbOS [1] |
-| `batch` | mean over batches of (d mean loss / d theta_j)^2, as in line 14 of its Algorithm 1 |
+| `batch` | mean over batches of (d mean loss / d theta_j)^2, line 14 of its Algorithm 1 before the division by B |
 | `exact` | mean over examples of sum_y p(y\|x) (d log p(y\|x) / d theta_j)^2, labels from the model |
 
 They rank coordinates differently: one whose per-example gradients cancel counts under `example` only.

@@ -13,22 +13,49 @@
 | Delta, lines 10, 16 and 19 | `start`, `aggregation`, `server_learning_rate` |
 | Jaccard of Fig. 3, CV_F of Fig. 4, Eq. 4 | `diagnostics` |
 
-The preset ``as-published`` is Algorithm 1 to the letter. The defaults deviate from it, each for a reason:
+The preset ``as-published`` is Algorithm 1 to the letter for a network without normalisation layers under plain SGD.
+The paper gives neither alpha nor eta_s; .9 and 1 are ours.
+
+The defaults deviate from the preset, each for a reason:
 
 - `start = "full"`: line 16 makes Delta equal x off the mask, which shrinks every weight that a client does not hold.
 - `aggregation = "count"`: line 19 divides by all clients, holders or not; an entry is averaged over its holders, and
-  one that nobody held stays bit-identical.
+  one that nobody held stays bit-identical. `start` then makes no difference.
 - `fisher = "dense"`: with f-hat zero off the mask, the mask is provably TopK(abs(x_0)) for ever. The gradient is taken
   with respect to the effective weight at x * M, for all entries; only the update is masked.
-- `warm_start = "replace"`: abs(x_0) is 10^3 to 10^7 times a Fisher value and would outlive the run.
-- `floor = 0.5`: a global top-k can keep nothing of a layer; each keeps at least half of its proportional share.
-- `first_mask = "shared"`: a client's first mask comes from what others have measured instead of from abs(x_0).
-- Parameters of normalisation layers are always kept and trained; d counts the others.
+- `warm_start = "replace"`: abs(x_0) is 10^3 to 10^7 times a Fisher value and would outlive the run. Where a client
+  measures only what it holds (`fisher = "active"`), an entry that it never held ranks by abs(x_0) brought to the
+  estimates' mean; otherwise its next mask would be everything that it has not measured.
+- `floor = 0.5`: a global top-k can keep nothing of a layer; each keeps at least half of its proportional share, and at
+  least one entry where that fits. With `scope = "layer"` each layer keeps ceil(gamma d_l), which needs no floor and
+  sums to a few entries more than ceil(gamma d).
+- `first_mask = "shared"`: a client's first mask comes from what others have measured instead of from abs(x_0); in the
+  first round nobody has, and it is abs(x_0).
+- `fisher_storage = "bfloat16"`: half the disk. Its 8 bits of significand stall averages with `ema` well above .9,
+  which want `float32`.
+
+In every configuration, the preset included:
+
+- Parameters of normalisation layers are always kept, trained and averaged; d and k count the others. Buffers are
+  averaged.
+- A and N are the clients that replied: one that failed counts nowhere.
+- B of line 14 is the size of each batch, which is smaller where an epoch ends or a client holds little.
+- Momentum, weight decay, clipping and schedules are the task's; f-hat is taken from the gradient before the threshold
+  factor and before clipping, and clipping sees the gradient after both factor and mask.
 - Ties, which the paper leaves open, go to the larger abs(x), then to the lower index.
-- `blend` mixes the shared average into each client's (0 = paper); `fisher = "global"` is the case of one shared
-  average, which the paper's prose ("EMA of the aggregated Fisher estimates") suggests beside its per-client formulas.
-- `threshold_factor` ("tcb") multiplies gradients by FIARSE's factor, with the k-th largest abs(x) as threshold, so that
-  the two methods can be compared at equal step sizes.
+
+Options beyond the paper:
+
+- `blend` mixes the shared average into that of a client that has one; `fisher = "global"` is one shared average for
+  all (and makes `blend` and `first_mask` idle), which the paper's prose ("EMA of the aggregated Fisher estimates")
+  suggests beside its per-client formulas.
+- `score = "magnitude"` ranks by abs(x); Fisher values are measured, sent and reported all the same.
+- `threshold_factor` ("tcb") multiplies gradients by FIARSE's factor, with the global k-th largest abs(x) as threshold,
+  so that the two methods can be compared at equal step sizes.
+
+The masking error reported is the sum of Eq. 4 with the newest averages as F, at the weights that the masks were taken
+from. Its scale is that of the estimates (`fisher_samples = "batch"` squares means over a batch), so it is meant to be
+compared with the same sum for magnitude's mask, which stands beside it.
 """
 
 from __future__ import annotations
@@ -96,7 +123,7 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
     )
     score: Annotated[
         Literal["fisher", "fisher2x2", "magnitude"],
-        Field(description="what parameters are ranked by: F, F^2 x^2 or |x|"),
+        Field(description="what parameters are ranked by: F, F^2 x^2 or |x| (Fisher values travel all the same)"),
     ] = "fisher"
     fisher: Annotated[
         Literal["dense", "active", "masked", "global"],
@@ -106,7 +133,8 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         ),
     ] = "dense"
     fisher_samples: Annotated[
-        Literal["batch", "example"], Field(description="squares of batch gradients, or of each example's")
+        Literal["batch", "example"],
+        Field(description="squares of batch gradients, or of each example's (no batch norm then)"),
     ] = "batch"
     fisher_bits: Annotated[Literal[32, 8], Field(description="bits a Fisher value on the wire; 8 is logarithmic")] = 32
     fisher_storage: Annotated[Storage, Field(description="how the server keeps averages on disk")] = "bfloat16"
@@ -117,7 +145,9 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
     first_mask: Annotated[Literal["shared", "magnitude"], Field(description="what a newcomer's mask comes from")] = (
         "shared"
     )
-    blend: Annotated[float, Field(ge=0, le=1, description="weight of the shared average in each client's score")] = 0.0
+    blend: Annotated[
+        float, Field(ge=0, le=1, description="weight of the shared average in the score of a client that has its own")
+    ] = 0.0
     scope: Annotated[Literal["global", "layer"], Field(description="one ranking of all parameters, or one a layer")] = (
         "global"
     )
@@ -125,7 +155,8 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         float, Field(ge=0, le=1, description="part of its proportional share that each layer keeps at least")
     ] = 0.5
     start: Annotated[
-        Literal["full", "masked"], Field(description="what Delta is off the mask: zero, or x (literal)")
+        Literal["full", "masked"],
+        Field(description="what Delta is off the mask under plain aggregation: zero, or x (literal)"),
     ] = "full"
     aggregation: Annotated[
         Literal["count", "plain"],
