@@ -196,7 +196,6 @@ def test_an_active_average_ranks_unexplored_entries_by_their_prior_at_the_estima
     assert torch.equal(own[mask], replies["c0"].tensors["fisher"])
     scale = replies["c0"].tensors["fisher"].double().sum() / state.prior[mask].double().sum()
     torch.testing.assert_close(own[~mask], state.prior[~mask] * scale.float())
-    _, two, state, _ = round_of(algorithm, task, state, 1, clients)
     literal = FedFIbOS(participation=1.0, capacities={0.25: 1.0}, fisher="active", warm_start="raw")
     state, _ = start(literal, task)
     sent, _, state, _ = round_of(literal, task, state, 0, clients)

@@ -13,6 +13,7 @@ They rank coordinates differently: one whose per-example gradients cancel counts
 [1] FedFIbOS: Fisher-importance-based optimal submodel extraction, arXiv:2609.19559.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -29,7 +30,10 @@ from fedfi.numerics.gradients import (
     wide,
 )
 
-__all__ = ["coefficient_of_variation", "diagonal_fisher", "example_squares", "masking_error"]
+__all__ = ["coefficient_of_variation", "diagonal_fisher", "example_squares", "masking_error", "usual_chunk"]
+
+_PIECE = 1 << 20
+"""Entries that are widened to float64 at once, so that a large network costs no second copy of itself."""
 
 
 def diagonal_fisher(
@@ -131,15 +135,16 @@ def coefficient_of_variation(t: Tensor) -> float:
     Raises:
         ValueError: for an empty tensor, values that are not finite, or mean 0 though not all are 0.
     """
-    values = t.detach().to(torch.float64)
+    values = t.detach().reshape(-1)
     if not values.numel() or not bool(torch.isfinite(values).all()):
         raise ValueError(f"the tensor of shape {list(t.shape)} is empty or not finite; expected finite values")
     if not bool(values.any()):
         return 0.0
-    mean = float(values.mean())
+    mean = sum(float(piece.double().sum()) for piece in values.split(_PIECE)) / values.numel()
     if mean == 0:
         raise ValueError("the values have mean 0 but are not all 0; expected non-negative values")
-    return float(values.std(correction=0)) / mean
+    squares = sum(float((piece.double() - mean).square().sum()) for piece in values.split(_PIECE))
+    return math.sqrt(squares / values.numel()) / mean
 
 
 def masking_error(fisher: Tensor, x: Tensor, mask: Tensor) -> float:
@@ -161,8 +166,8 @@ def masking_error(fisher: Tensor, x: Tensor, mask: Tensor) -> float:
             f"fisher {list(fisher.shape)}, x {list(x.shape)} and mask {list(mask.shape)} ({mask.dtype}); "
             "expected one shape and a boolean mask"
         )
-    terms = fisher.detach().to(torch.float64) * x.detach().to(torch.float64)
-    return float(terms[~mask].square().sum())
+    pieces = zip(*(t.detach().reshape(-1).split(_PIECE) for t in (fisher, x, mask)), strict=True)
+    return sum(float((f.double() * w.double() * ~m).square().sum()) for f, w, m in pieces)
 
 
 def _squared(gradient: Named) -> Named:
