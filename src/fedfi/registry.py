@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedfi.errors import InputError, unknown
-
-_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+from fedfi.importing import import_callable
 
 
 @dataclass(frozen=True)
@@ -68,30 +63,11 @@ def algorithm(name: str) -> type[Any]:
     Raises:
         InputError: If there is no such method, or the class is not an `Algorithm`.
     """
-    if name in _ENTRIES:
-        known: type[Any] = _load(_ENTRIES[name].target)
-        return known
-    if not _TARGET.fullmatch(name):
+    if name not in _ENTRIES and ":" not in name:
         raise InputError(unknown("algorithm", name, _ENTRIES) + ", or give package.module:Class")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        found = _load(name)
-    except ImportError as error:
-        raise InputError(f"algorithm {name!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove(here)
+    found: type[Any] = import_callable(_ENTRIES[name].target if name in _ENTRIES else name, "algorithm")
     from fedfi.federation.algorithm import Algorithm
 
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InputError(f"algorithm {name!r} is not a subclass of fedfi.federation.algorithm.Algorithm")
     return found
-
-
-def _load(target: str) -> Any:
-    module_name, _, class_name = target.partition(":")
-    module = importlib.import_module(module_name)
-    if not hasattr(module, class_name):
-        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
-        raise InputError(f"module {module_name!r}: " + unknown("class", class_name, classes))
-    return getattr(module, class_name)

@@ -78,7 +78,7 @@ def test_algorithm_of_your_own(tmp_path: Path, file: Path) -> None:
     with pytest.raises(InputError, match="is not a subclass"):
         from_dict(tables)
     tables["algorithm"] = {"name": "mine:FedAvgg"}
-    with pytest.raises(InputError, match="unknown class 'FedAvgg'"):
+    with pytest.raises(InputError, match="unknown name 'FedAvgg'"):
         from_dict(tables)
 
 

@@ -80,7 +80,7 @@ def test_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(data, Dataset)
     assert test is None
     assert sys.path == before
-    with pytest.raises(InputError, match="unknown function 'mak'; did you mean 'make'"):
+    with pytest.raises(InputError, match="unknown name 'mak'; did you mean 'make'"):
         load("my_data_source:mak")
     with pytest.raises(InputError, match="expected a Dataset, and a Dataset or None, got int"):
         load("my_data_source:wrong")

@@ -22,7 +22,8 @@ LEVELS = [
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
     {"numerics"},
-    {"validation", "errors"},
+    {"validation", "importing"},
+    {"errors"},
 ]
 FAMILIES = LEVELS[4]
 OPTIONAL = {

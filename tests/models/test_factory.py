@@ -54,11 +54,11 @@ def test_lists_become_tuples():
         ("cnn", {"width": -1}, "width must be a positive number"),
         ("resnet18", {"norm": "groups"}, r"option 'norm': unknown value 'groups'; did you mean 'group'\?"),
         ("no.such.module:net", {}, "'no.such.module' cannot be imported"),
-        (":net", {}, "expected package.module:function"),
+        (":net", {}, "expected package.module:name"),
         (
             "fedfi.models.mlp:mpl",
             {},
-            r"module 'fedfi.models.mlp': unknown function 'mpl'; did you mean 'mlp'\?",
+            r"module 'fedfi.models.mlp': unknown name 'mpl'; did you mean 'mlp'\?",
         ),
     ],
 )

@@ -7,9 +7,7 @@ A named data set is embedded in scikit-learn, or looked for in the folder that t
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from fedfi.data import arrays, files, hub, tables
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
 from fedfi.errors import InputError, unknown
+from fedfi.importing import import_callable
 
 Pair = tuple[Dataset, Dataset | None]
 _TABLE_OPTIONS = ("label", "group", "columns")
@@ -147,21 +146,7 @@ def _pair(value: Any, where: str) -> Pair:
 
 
 def _call(key: str) -> Pair:
-    """Calls ``package.module:function``, importable from the working directory too, as for ``python -m``."""
-    module_name, _, function_name = key.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"function {key!r}: {module_name!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove(here)
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        names = [item for item in vars(module) if not item.startswith("_") and callable(vars(module)[item])]
-        raise InputError(f"module {module_name!r}: " + unknown("function", function_name, names))
-    return _pair(function(), f"function {key!r}")
+    return _pair(import_callable(key, "function")(), f"function {key!r}")
 
 
 def _digits(name: str, options: Options) -> Pair:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +11,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from torch import nn
 
 from fedfi.errors import InputError, unknown
+from fedfi.importing import import_callable
 from fedfi.models.cnn import cnn
 from fedfi.models.mlp import mlp
 from fedfi.models.resnet18 import resnet18
@@ -69,27 +67,12 @@ def options(name: str) -> list[inspect.Parameter]:
 
 
 def _find(name: str) -> Callable[..., object]:
-    """The function; one of the user's is importable from the working directory too, as for ``python -m``."""
     if name in _MODELS:
         return _MODELS[name]
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise InputError(unknown("model", name, _MODELS) + " or give package.module:function")
-    if not module_name or module_name.startswith("."):
-        raise InputError(f"model {name!r}: expected package.module:function")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"model {name!r}: {module_name!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove(here)
-    function: object = getattr(module, function_name, None)
-    if not callable(function):
-        names = [item for item in vars(module) if not item.startswith("_") and callable(vars(module)[item])]
-        raise InputError(f"module {module_name!r}: " + unknown("function", function_name, names))
-    return function
+    found: Callable[..., object] = import_callable(name, "model")
+    return found
 
 
 def _checked(make: Callable[..., object], where: str, options: Mapping[str, object]) -> dict[str, object]:
