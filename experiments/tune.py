@@ -38,14 +38,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", help="tune these variants, and keep what the output file says of others")
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     rates = [float(r) for r in options.rates.split(",")]
-    labels = list(variants(load_experiment(options.file), None))
+    labels = options.only.split(",") if options.only else list(variants(load_experiment(options.file), None))
     jobs = [(options.file, label, rate, options.rounds, options.seed) for label in labels for rate in rates]
     with ProcessPoolExecutor(options.workers, mp_context=get_context("fork")) as pool:
         found = list(pool.map(validation_accuracy, jobs))
-    table = {label: {str(r): a for name, r, a in found if name == label} for label in labels}
+    before = json.loads(options.out.read_text()) if options.only else {"validation_accuracy": {}}
+    table = before["validation_accuracy"] | {
+        label: {str(r): a for name, r, a in found if name == label} for label in labels
+    }
     best = {label: float(max(row, key=lambda r: row[r])) for label, row in table.items()}
     content = {"rounds": options.rounds, "seed": options.seed, "validation_accuracy": table, "best": best}
     options.out.write_text(json.dumps(content, indent=1))
