@@ -62,7 +62,10 @@ class Data(BaseModel):
     def loader_options(self) -> dict[str, Any]:
         """What `fedfi.data.load` is called with besides the name."""
         split = {"name", "clients", "partition", "validation", "test_fraction"}
-        return {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
+        options = {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
+        if self.partition.get("by") == "natural" and "column" in self.partition:
+            options.setdefault("group", self.partition["column"])
+        return options
 
 
 class Model(BaseModel):
@@ -244,7 +247,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not valid TOML: {error}") from error
 
 
@@ -269,6 +272,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         return keys, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return keys, value.strip()
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--set {key}: is not a value: {error}") from error
 
 
 def choose(table: Tables, name: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pytest
         ),
         (
             'algorithm.capacities={"2.0"=1.0}',
-            'algorithm.capacities."2.0" = "2.0": the key must be at most 1 (nearest valid: 1)',
+            'algorithm.capacities."2.0" = 2.0: the key must be at most 1 (nearest valid: 1)',
         ),
         (
             'algorithm.capacities={"1.0"=0.4}',

@@ -64,9 +64,12 @@ def test_resume_needs_a_run(file: Path, fedfi) -> None:
 
 
 def test_failed_run_is_code_3(file: Path, fedfi) -> None:
-    code, _, err = fedfi("run", file, "--set", "min_replies=4", "--out", "a")
+    code, _, err = fedfi("run", file, "--set", "train.learning_rate=1e38", "--out", "a")
     assert code == 3
-    assert err.splitlines()[-1].startswith("round 1: 3 of 3 clients delivered, 4 are needed")
+    assert ": 0 of 3 clients delivered, 1 are needed; last failure: client" in err.splitlines()[-1]
+    code, _, err = fedfi("run", file, "--set", "min_replies=4", "--out", "b")
+    assert code == 2
+    assert "min_replies = 4: only 3 clients are asked a round (nearest valid: 3)" in err
     assert "Traceback" not in err
 
 

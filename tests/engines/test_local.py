@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from fedfi.engines.table import MemoryTable
 from fedfi.federation.algorithm import Failure, Reply
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import Layout, Packet
+from fedfi.federation.record import RunDirectory
 from fedfi.federation.run import run
 from fedfi.federation.training import train_locally
 
@@ -180,3 +182,38 @@ def test_an_unknown_client_is_a_failure():
     (outcome,) = engine.map("client_update", [("nobody", Packet())], 0)
     assert isinstance(outcome, Failure)
     assert "no client 'nobody'" in outcome.error
+
+
+def test_workers_die_with_a_killed_parent(tmp_path):
+    """And so let go of the run directory's lock, which they inherit."""
+    child = os.fork()
+    if child == 0:
+        plain = FedAvg.client_update
+
+        def client_update(self, packet, client):
+            (tmp_path / f"worker-{os.getpid()}").touch()
+            time.sleep(0.05)
+            return plain(self, packet, client)
+
+        FedAvg.client_update = client_update
+        run(FedAvg(), tiny.small(), rounds=1000, workers=2, out=tmp_path / "run")
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("worker-*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    workers = [int(p.name.removeprefix("worker-")) for p in tmp_path.glob("worker-*")]
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    run(FedAvg(), tiny.small(), rounds=3, out=tmp_path / "other")
+    RunDirectory(tmp_path / "run").lock()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

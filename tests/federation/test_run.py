@@ -123,3 +123,103 @@ def test_a_client_without_test_examples_is_left_out_of_the_local_means():
     result = run(EVERYONE, dataclasses.replace(task, data=data), rounds=1)
     assert result.failures == []
     assert 0 <= result.metrics[0]["local/accuracy_mean"] <= 1
+
+
+def interrupted(out, rounds=4, after=2, **options):
+    """A run that was interrupted after some rounds."""
+
+    def stop(line):
+        if line["round"] == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(EVERYONE, tiny.small(), rounds=rounds, out=out, observe=stop, **options)
+
+
+def test_a_torn_line_of_events_is_cut_off(tmp_path):
+    interrupted(tmp_path / "run")
+    with (tmp_path / "run/events.jsonl").open("a") as file:
+        file.write('{"event": "sen')
+    run(EVERYONE, tiny.small(), rounds=4, out=tmp_path / "run", resume=True)
+    events = read_lines(tmp_path / "run/events.jsonl")
+    assert [e["event"] for e in events][-1] == "done"
+    assert [e["round"] for e in events if e["event"] == "resume"] == [3]
+
+
+def test_a_run_does_not_go_on_with_other_settings(tmp_path):
+    interrupted(tmp_path / "run")
+    changed = dataclasses.replace(tiny.small(), training=dataclasses.replace(tiny.small().training, learning_rate=0.5))
+    with pytest.raises(ValueError, match=r"train.learning_rate = 0.5, the run began with 0.1"):
+        run(EVERYONE, changed, rounds=4, out=tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match=r"rounds = 1: the run has 2 \(nearest valid: 2\)"):
+        run(EVERYONE, tiny.small(), rounds=1, out=tmp_path / "run", resume=True)
+
+
+def test_a_lost_metrics_file_is_not_papered_over(tmp_path):
+    interrupted(tmp_path / "run")
+    (tmp_path / "run/metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"metrics.jsonl: has 0 bytes, it had \d+"):
+        run(EVERYONE, tiny.small(), rounds=4, out=tmp_path / "run", resume=True)
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):
+    whole = run(EVERYONE, tiny.small(), rounds=2, out=tmp_path / "whole")
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "run.toml").write_bytes((tmp_path / "whole/run.toml").read_bytes())
+    again = run(EVERYONE, tiny.small(), rounds=2, out=early, resume=True)
+    assert all(torch.equal(whole.model[n], again.model[n]) for n in whole.model)
+    assert (early / "split.json").exists()
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    (locked / ".lock").touch()
+    run(EVERYONE, tiny.small(), rounds=1, out=locked)
+
+
+def test_a_run_that_cannot_begin_leaves_no_directory(tmp_path):
+    def nothing():
+        return tiny.nn.Sequential(tiny.nn.Flatten(), tiny.nn.ReLU())
+
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        run(EVERYONE, dataclasses.replace(tiny.small(), model=nothing), rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_replies_than_clients_asked_are_refused_at_the_start():
+    with pytest.raises(ValueError, match=r"min_replies = 7: only 6 clients are asked a round \(nearest valid: 6\)"):
+        run(EVERYONE, tiny.small(), rounds=1, min_replies=7)
+
+
+@pytest.mark.parametrize("part", ["loss", "evaluation"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_value_for_a_whole_batch_is_refused(part, workers):
+    def mean(outputs, targets):
+        value = torch.nn.functional.cross_entropy(outputs, targets)
+        return value if part == "loss" else {"loss": value}
+
+    with pytest.raises(RunError, match=r"has shape \(\), expected one value an example"):
+        run(EVERYONE, dataclasses.replace(tiny.small(), **{part: mean}), rounds=1, workers=workers)
+
+
+def test_shared_examples_are_an_error_even_without_a_directory():
+    task = tiny.small()
+    clients = dict(task.data.clients)
+    clients["c1"] = clients["c0"]
+    with pytest.raises(ValueError, match="share 6 examples"):
+        run(EVERYONE, dataclasses.replace(task, data=dataclasses.replace(task.data, clients=clients)), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algorithm": "fedavg"}, "expected an instance of a method"),
+        ({"algorithm": FedAvg}, "expected an instance of a method"),
+        ({"rounds": "3"}, "rounds = '3': must be a whole number"),
+        ({"seed": -1}, r"seed = -1: must be at least 0 \(nearest valid: 0\)"),
+        ({"task": None}, "expected a fedfi.Task"),
+    ],
+)
+def test_wrong_kinds_of_arguments_are_named(change, said):
+    arguments = {"algorithm": EVERYONE, "task": tiny.small(), "rounds": 1} | change
+    with pytest.raises(ValueError, match=said):
+        run(arguments.pop("algorithm"), arguments.pop("task"), **arguments)

@@ -113,6 +113,15 @@ def test_a_client_without_examples_says_so():
         train_locally(client)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"betas": (2.0, 3.0)}, "less than 1"), ({"optimizer": "adam", "momentum": 0.9}, "momentum = 0.9 is of sgd")],
+)
+def test_options_of_the_optimizer_are_checked(options, said):
+    with pytest.raises(ValueError, match=said):
+        Training(**options)
+
+
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(ValueError, match="not both"):
         Training(steps=1, epochs=1)

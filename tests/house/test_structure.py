@@ -23,7 +23,7 @@ LEVELS = [
     {"channels", "crypto", "privacy"},
     {"numerics"},
     {"validation", "importing"},
-    {"errors"},
+    {"errors", "orphans"},
 ]
 FAMILIES = LEVELS[4]
 OPTIONAL = {

@@ -136,7 +136,7 @@ def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run directory"):
         write_report([tmp_path], tmp_path / "page.html")
     run = a_run(tmp_path / "run")
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(OSError, match="cannot be written"):
         write_report([run], tmp_path / "nowhere" / "page.html")
 
 

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
         return 1
+    except OSError as error:
+        return tell(error, BAD_INPUT, debug, f"{error.filename or 'fedfi'}: {error.strerror or error}")
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error, which older and newer typers define elsewhere
             return tell(error, BAD_INPUT, debug, usage(error))

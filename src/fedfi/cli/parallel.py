@@ -19,6 +19,7 @@ import torch
 
 from fedfi.cli.progress import numbers
 from fedfi.errors import InputError, RunError
+from fedfi.orphans import die_with
 
 Tell = Callable[[Mapping[str, Any]], None]
 Work = Callable[[Tell], None]
@@ -55,7 +56,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
                     exhausted = True
                     break
                 near, far = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(item[1], far), daemon=True)
+                process = context.Process(target=_child, args=(os.getpid(), item[1], far), daemon=True)
                 with warnings.catch_warnings():  # newer Pythons warn of forking while torch's idle threads exist
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
@@ -86,7 +87,8 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
         torch.set_num_threads(threads)
 
 
-def _child(work: Work, connection: Connection) -> None:
+def _child(parent: int, work: Work, connection: Connection) -> None:
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for kind, text in _done(work, lambda text: connection.send(("round", text))):

@@ -8,15 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from fedfi.cli.exits import quoted, stoppable
 from fedfi.cli.progress import progress
 from fedfi.cli.results import print_result
-from fedfi.errors import InputError
+from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
-from fedfi.federation.checkpoint import write_atomically
-from fedfi.federation.record import read_lines
+from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
 
@@ -27,7 +24,7 @@ def start(file: Path, overrides: list[str], out: Path | None, workers: int, quie
     """Runs an experiment in a new run directory."""
     experiment = load_experiment(file, overrides)
     out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not RunDirectory.is_free(out):
         raise InputError(f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another")
     task = experiment.task()
     if not quiet:
@@ -47,6 +44,8 @@ def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> Non
     if rounds is not None and rounds < max(done, planned):
         raise InputError(f"--rounds {rounds}: the run has {max(done, planned)} (nearest valid: {max(done, planned)})")
     if finished(directory, rounds or planned):
+        if not (directory / "report.html").exists():
+            print(_report(directory), file=sys.stderr)
         if not quiet:
             print(f"{directory} is finished: {planned} of {planned} rounds")
             print_result(directory)
@@ -55,8 +54,6 @@ def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> Non
         experiment = experiment.changed({"rounds": rounds})
     task = experiment.task()
     check_same_split(directory, task)
-    if experiment.settings.rounds != planned:
-        write_atomically(path, tomli_w.dumps(experiment.resolved()).encode())
     _run(experiment, task, directory, workers, quiet, done=done)
 
 
@@ -93,7 +90,9 @@ def rounds_done(directory: Path) -> int:
 
 
 def finished(directory: Path, rounds: int) -> bool:
-    """Whether the run has come to the end of its rounds."""
+    """Whether the run has come to the end of its rounds, and its model is there."""
+    if not (directory / "model.safetensors").exists():
+        return False
     events = read_lines(directory / "events.jsonl")
     return any(e["event"] == "done" and e["rounds"] == rounds for e in events)
 
@@ -109,13 +108,19 @@ def check_same_split(directory: Path, task: Task) -> None:
     path = directory / "split.json"
     if not path.exists():
         return
-    before, now = json.loads(path.read_text()), task.data.split_record()
-    parts = [("test", before["test"], now["test"]), ("validation", before["validation"], now["validation"])]
-    for client in {**before["clients"], **now["clients"]}:
-        parts.append((f"client {client!r}", before["clients"].get(client), now["clients"].get(client)))
-    for name, old, new in parts:
-        if _hashes(old) != _hashes(new):
-            raise InputError(f"{path}: the examples of {name} are not those that the run began with")
+    now = task.data.split_record()
+    try:
+        before = json.loads(path.read_text())
+        parts = [("test", before["test"], now["test"]), ("validation", before["validation"], now["validation"])]
+        for client in {**before["clients"], **now["clients"]}:
+            parts.append((f"client {client!r}", before["clients"].get(client), now["clients"].get(client)))
+        differing = [name for name, old, new in parts if _hashes(old) != _hashes(new)]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: is damaged ({type(error).__name__}: {error}); remove it to go on unchecked"
+        ) from error
+    if differing:
+        raise InputError(f"{path}: the examples of {differing[0]} are not those that the run began with")
 
 
 def _hashes(part: Mapping[str, Any] | None) -> Any:
@@ -133,6 +138,8 @@ def _report(out: Path) -> str:
         write_report([out], out / "report.html")
     except InputError as error:  # the extra is missing; the run is complete without it
         return f"no report.html: {error}"
+    except OSError as error:
+        raise RunError(f"{out}: the run is complete, but report.html cannot be written: {error.strerror}") from error
     return f"report: {out / 'report.html'}"
 
 

@@ -75,7 +75,7 @@ def check_partition(partition: Mapping[str, Any]) -> str:
     if not isinstance(partition, Mapping) or "by" not in partition:
         raise InputError(f"partition needs a key 'by' (choose from {', '.join(_KINDS)}), got {partition!r}")
     by = partition["by"]
-    if by not in _KINDS:
+    if not isinstance(by, str) or by not in _KINDS:
         raise InputError(unknown("partition", by, _KINDS))
     kind = _KINDS[by]
     for key in partition:

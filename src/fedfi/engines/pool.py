@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import warnings
@@ -26,6 +27,7 @@ from fedfi.federation.algorithm import Algorithm, Failure, Reply
 from fedfi.federation.engine import Split
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.task import Task
+from fedfi.orphans import die_with
 
 _CHANGED = "memory:"
 Request = Job | tuple[str, Tree, Split, int, int]
@@ -109,7 +111,7 @@ class _Worker:
         context: Any = multiprocessing.get_context(_start_method())
         self.connection, far = context.Pipe()
         self._outgoing, self._incoming = Arena(), Arena()
-        arguments = (algorithm, task, seed, far, str(self._outgoing.path), str(self._incoming.path))
+        arguments = (os.getpid(), algorithm, task, seed, far, str(self._outgoing.path), str(self._incoming.path))
         self.process = context.Process(target=_serve, args=arguments, daemon=True)
         with warnings.catch_warnings():  # newer Pythons warn of forking while torch's idle threads exist
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -163,9 +165,12 @@ class _Worker:
         self._incoming.close()
 
 
-def _serve(algorithm: Algorithm[Any], task: Task, seed: int, connection: Connection, inbox: str, outbox: str) -> None:
+def _serve(
+    parent: int, algorithm: Algorithm[Any], task: Task, seed: int, connection: Connection, inbox: str, outbox: str
+) -> None:
     from pathlib import Path
 
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -185,8 +190,8 @@ def _serve(algorithm: Algorithm[Any], task: Task, seed: int, connection: Connect
             _, split, start, stop = content
             try:
                 connection.send(("sums", workplace.judge(packet.tensors, split, start, stop)))
-            except Exception as error:
-                connection.send(("error", f"evaluation failed: {type(error).__name__}: {error}"))
+            except RunError as error:
+                connection.send(("error", str(error)))
             continue
         work, client, round = content
         tensors = {k: t for k, t in packet.tensors.items() if not k.startswith(_CHANGED)}

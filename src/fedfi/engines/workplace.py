@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfi.errors import InputError
+from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, Reply
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Split, Work
@@ -98,10 +98,13 @@ class Workplace:
         examples = self.task.data.test if split == "test" else self.task.data.validation
         if examples is None:
             raise InputError(f"the server holds no {split} examples")
-        with one_thread():
-            self.bench.reset()
-            self.bench.load(model)
-            return sums(self.task, self.bench.module, examples, start, stop)
+        try:
+            with one_thread():
+                self.bench.reset()
+                self.bench.load(model)
+                return sums(self.task, self.bench.module, examples, start, stop)
+        except Exception as error:
+            raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error
 
 
 class one_thread:

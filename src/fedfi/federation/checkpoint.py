@@ -123,11 +123,13 @@ def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple
         RunError: If there is none.
     """
     intact: list[tuple[int, str, Any, Packet]] = []
+    reasons: list[str] = []
     for rounds, path in _listed(directory):
         try:
             packet = _intact(path)
             intact.append((rounds, path.name, json.loads(str(packet.scalars["structure"])), packet))
         except (PacketError, ValueError, KeyError) as error:
+            reasons.append(f"{path.name} {error}")
             report(f"checkpoint {path.name} {error} and is passed over")
             path.rename(path.with_suffix(".damaged"))
     for number, (rounds, name, structure, packet) in enumerate(intact):
@@ -137,9 +139,10 @@ def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple
             for i, store in enumerate(row_stores(content)):
                 store.restore(list(_described_rows(structure))[i], [rows[i] for rows in older])
             return rounds, content
-        except ValueError as error:
-            report(f"checkpoint {name} cannot be used: {error}")
-    raise RunError(f"there is no usable checkpoint in {directory}")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            reasons.append(f"{name}: {type(error).__name__}: {error}")
+            report(f"checkpoint {reasons[-1]}, and is passed over")
+    raise RunError("; ".join([f"there is no usable checkpoint in {directory}", *reasons]))
 
 
 def _intact(path: Path) -> Packet:
@@ -186,10 +189,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def any_in(directory: Path) -> bool:
+    """Whether a checkpoint was ever finished there."""
+    return bool(_listed(directory)) or any(directory.glob("round-*.damaged"))
+
+
 def _listed(directory: Path) -> list[tuple[int, Path]]:
     if not directory.is_dir():
         return []
-    found = [(m, p) for p in directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+    found = [(m, p) for p in directory.iterdir() if (m := _NAME.fullmatch(p.name)) and p.is_file()]
     found.sort(key=lambda item: (int(item[0][1]), item[1].stat().st_mtime_ns), reverse=True)
     return [(int(match[1]), path) for match, path in found]
 

@@ -42,6 +42,11 @@ def sums(
             inputs, targets = examples.batch(positions)
             outputs = module(inputs.to(task.device))
             for name, values in task.evaluation(outputs, targets.to(task.device)).items():
+                if values.shape != targets.shape[:1]:
+                    raise InputError(
+                        f"the evaluation's {name!r} has shape {tuple(values.shape)}, expected one value an example,"
+                        f" ({len(targets)},)"
+                    )
                 totals[name] = totals.get(name, 0.0) + values.double().sum().item()
     return totals
 

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class RunDirectory:
         Raises:
             InputError: If the directory exists and is not empty, or cannot be made.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not RunDirectory.is_free(path):
             raise InputError(f"{path} exists and is not empty; resume it with `fedfi resume {path}`, or name another")
         directory = RunDirectory(path)
         try:
@@ -52,6 +52,13 @@ class RunDirectory:
             raise InputError(f"cannot write to {path}: {error.strerror or error}") from error
         return directory
 
+    @staticmethod
+    def is_free(path: Path) -> bool:
+        """Whether a run may begin there: nothing is there, or no more than a run that ended before it began left."""
+        if not path.exists():
+            return True
+        return path.is_dir() and all(p.name == ".lock" or p.name.endswith(".part") for p in path.iterdir())
+
     def lock(self) -> None:
         """Takes the directory for this process.
 
@@ -60,13 +67,24 @@ class RunDirectory:
         """
         import fcntl
 
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {error.strerror or error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
             self._lock = -1
             raise InputError(f"another process is running in {self.path}") from None
+
+    def complete(self, config: Mapping[str, Any], split: Mapping[str, Any]) -> None:
+        """Writes what a run that goes on should have: its settings, such as more rounds, and a lost `split.json`."""
+        settings = tomli_w.dumps(without_none(config)).encode()
+        if (self.path / "run.toml").read_bytes() != settings:
+            write_atomically(self.path / "run.toml", settings)
+        if not (self.path / "split.json").exists():
+            write_atomically(self.path / "split.json", json.dumps(split).encode())
 
     def close(self) -> None:
         """Gives the directory free."""
@@ -88,10 +106,20 @@ class RunDirectory:
         return path.stat().st_size if path.exists() else 0
 
     def rewind(self, size: int) -> None:
-        """Cuts `metrics.jsonl` back to what it was at a checkpoint."""
-        path = self.path / "metrics.jsonl"
-        if path.exists():
-            os.truncate(path, min(size, path.stat().st_size))
+        """Cuts `metrics.jsonl` back to what it was at a checkpoint, and `events.jsonl` to its last whole line.
+
+        Raises:
+            InputError: If `metrics.jsonl` is shorter than it was.
+        """
+        there = self.metrics_size()
+        if there < size:
+            raise InputError(f"{self.path / 'metrics.jsonl'}: has {there} bytes, it had {size} at the checkpoint")
+        if there:
+            os.truncate(self.path / "metrics.jsonl", size)
+        events = self.path / "events.jsonl"
+        if events.exists():
+            content = events.read_bytes()
+            os.truncate(events, content.rfind(b"\n") + 1)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""
@@ -110,7 +138,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(keepends=True), start=1):
+        if line.endswith("\n"):
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise InputError(f"{path}: line {number} is not JSON: {error}") from None
+    return found
 
 
 def environment() -> dict[str, Any]:
@@ -137,3 +172,13 @@ def without_none(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_none(v) for v in value]
     return value
+
+
+def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The entries of nested tables by dotted key."""
+    for key, value in table.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping):
+            yield from flat(value, name)
+        else:
+            yield name, value

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import one_thread
@@ -25,9 +28,10 @@ from fedfi.federation.algorithm import (
 from fedfi.federation.engine import Engine, Split
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Packet, PacketError, Tree
-from fedfi.federation.record import RunDirectory
+from fedfi.federation.record import RunDirectory, flat, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
+from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 
 Observer = Callable[[Mapping[str, Any]], None]
@@ -59,6 +63,7 @@ class _Content:
     state: Any
     memory: Any = field(default_factory=dict)
     metrics_size: int = 0
+    config: str = ""
 
 
 def run(
@@ -100,18 +105,33 @@ def run(
         RunError: If a round has fewer than `min_replies` valid replies, or the disk refuses.
     """
     evaluate = evaluate or Evaluate()
-    for name, value in (("rounds", rounds), ("min_replies", min_replies), ("workers", workers)):
-        if value < 1:
-            raise InputError(f"{name} = {value}: must be at least 1 (nearest valid: 1)")
+    _check_arguments(algorithm, task, rounds=rounds, min_replies=min_replies, workers=workers, seed=seed)
     if resume and out is None:
         raise InputError("resume needs the run directory to resume from (out)")
-    directory = _open(Path(out), task, algorithm, rounds, seed, evaluate, config, resume) if out else None
-    owned = engine is None
+    task.data.check()
+    config = config or {
+        "rounds": rounds,
+        "seed": seed,
+        "algorithm": {"name": type(algorithm).__name__.lower(), **dataclasses.asdict(algorithm)},
+        "train": dataclasses.asdict(task.training),
+        "evaluate": dataclasses.asdict(evaluate),
+    }
+    owned, directory = engine is None, None
     engine = engine or LocalEngine(algorithm, task, seed=seed, workers=workers)
-    loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies)
     try:
         with one_thread():  # a sum over threads would depend on their number
-            return loop.run(rounds, resume, observe)
+            asked = round_size(len(engine.clients()), algorithm.participation, algorithm.clients_per_round)
+            if min_replies > asked:
+                raise InputError(
+                    f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
+                )
+            state = algorithm.init(task, keyed_generator(seed, "server", "init"))
+            if out:
+                directory = _open(Path(out), task, config, resume)
+            loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, config)
+            return loop.run(state, rounds, resume, observe)
+    except OSError as error:
+        raise RunError(f"{error.filename or out or 'run'}: {error.strerror or error}") from error
     finally:
         if owned:
             engine.close()
@@ -119,30 +139,30 @@ def run(
             directory.close()
 
 
-def _open(
-    out: Path,
-    task: Task,
-    algorithm: Algorithm[Any],
-    rounds: int,
-    seed: int,
-    evaluate: Evaluate,
-    config: Mapping[str, Any] | None,
-    resume: bool,
-) -> RunDirectory:
-    if resume:
-        if not (out / "run.toml").exists():
-            raise InputError(f"{out} is not a run directory: it has no run.toml")
-        directory = RunDirectory(out)
-        directory.lock()
-        return directory
-    known = {
-        "rounds": rounds,
-        "seed": seed,
-        "algorithm": {"name": type(algorithm).__name__.lower(), **dataclasses.asdict(algorithm)},
-        "train": dataclasses.asdict(task.training),
-        "evaluate": dataclasses.asdict(evaluate),
-    }
-    return RunDirectory.create(out, config or known, task.data.split_record())
+def _check_arguments(algorithm: object, task: object, **numbers: object) -> None:
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"algorithm is {algorithm!r}, expected an instance of a method, such as fedfi.FedAvg()")
+    if not isinstance(task, Task):
+        raise InputError(f"task is a {type(task).__name__}, expected a fedfi.Task")
+    if isinstance(task.model, nn.Module):
+        raise InputError("task.model is a module, expected a function that makes one, such as `lambda: Net()`")
+    for name, value in numbers.items():
+        least = 0 if name == "seed" else 1
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{name} = {value!r}: must be a whole number of at least {least}")
+        if value < least:
+            raise InputError(f"{name} = {value}: must be at least {least} (nearest valid: {least})")
+
+
+def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> RunDirectory:
+    if not resume:
+        return RunDirectory.create(out, config, task.data.split_record())
+    if not (out / "run.toml").exists():
+        raise InputError(f"{out} is not a run directory: it has no run.toml")
+    directory = RunDirectory(out)
+    directory.lock()
+    directory.complete(config, task.data.split_record())
+    return directory
 
 
 class _Loop:
@@ -157,21 +177,26 @@ class _Loop:
         directory: RunDirectory | None,
         evaluate: Evaluate,
         min_replies: int,
+        config: Mapping[str, Any],
     ) -> None:
         self.algorithm, self.task, self.seed, self.engine = algorithm, task, seed, engine
         self.directory, self.evaluate, self.min_replies = directory, evaluate, min_replies
         self.failures: list[Failure] = []
+        settings = {k: v for k, v in without_none(config).items() if k != "rounds"}
+        self.config = json.dumps(settings, sort_keys=True, default=str)
 
-    def run(self, rounds: int, resume: bool, observe: Observer | None) -> RunResult:
-        state = self.algorithm.init(self.task, keyed_generator(self.seed, "server", "init"))
+    def run(self, state: Any, rounds: int, resume: bool, observe: Observer | None) -> RunResult:
+        first, lines = 0, []
         if self.directory:
             attach_all(checkpoint.row_stores(state), self.directory.rows)
-        first, lines = 0, []
-        if resume:
-            first, state = self._resume(state)
-            lines = self.directory.read_metrics() if self.directory else []
-        else:
-            self._save(0, state)
+            if resume and checkpoint.any_in(self.directory.checkpoints):
+                first, state = self._resume(state)
+                lines = self.directory.read_metrics()
+                if rounds < first:
+                    raise InputError(f"rounds = {rounds}: the run has {first} (nearest valid: {first})")
+            else:  # new, or ended before its first checkpoint
+                self.directory.rewind(0)
+                self._save(0, state)
         for round in range(first, rounds):
             started = time.perf_counter()
             state, metrics = self._round(state, round)
@@ -282,18 +307,30 @@ class _Loop:
     def _save(self, rounds: int, state: Any) -> None:
         if self.directory:
             size = self.directory.metrics_size()
-            checkpoint.save(self.directory.checkpoints, rounds, _Content(state, self.engine.memory(), size))
+            content = _Content(state, self.engine.memory(), size, self.config)
+            checkpoint.save(self.directory.checkpoints, rounds, content)
 
     def _resume(self, state: Any) -> tuple[int, Any]:
         assert self.directory is not None  # `run` refuses to resume without one
         notes: list[str] = []
         rounds, content = checkpoint.load(self.directory.checkpoints, _Content(state), notes.append)
+        self._check_config(content.config)
+        self.directory.rewind(content.metrics_size)
         for note in notes:
             self._event("warning", text=note)
-        self.directory.rewind(content.metrics_size)
         self.engine.restore(content.memory, rounds)
         self._event("resume", round=rounds + 1)
         return rounds, content.state
+
+    def _check_config(self, before: str) -> None:
+        old, new = (dict(flat(json.loads(text))) for text in (before, self.config))
+        for key in {**old, **new}:
+            if old.get(key) != new.get(key):
+                assert self.directory is not None  # there is a checkpoint
+                raise InputError(
+                    f"{self.directory.path / 'run.toml'}: {key} = {new.get(key)!r}, the run began with"
+                    f" {old.get(key)!r}; change it back, or begin a new run"
+                )
 
     def _numbers(self, metrics: Metrics, round: int) -> dict[str, float]:
         numbers = {}

@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from fedfi.data.federated import FederatedData
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs `[batch, ...]`, targets `[batch]`) -> one loss per example `[batch]`, not reduced."""
 
@@ -33,7 +35,7 @@ class Training:
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(description="local optimizer")] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of sgd")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="decay of the optimizer")] = 0.0
-    betas: Annotated[tuple[float, float], Field(description="moment rates of adam and adamw")] = (0.9, 0.999)
+    betas: Annotated[tuple[Rate, Rate], Field(description="moment rates of adam and adamw")] = (0.9, 0.999)
     schedule: Annotated[Literal["constant", "cosine"], Field(description="step size within a round")] = "constant"
     round_decay: Annotated[float, Field(gt=0, le=1, description="step size factor from one round to the next")] = 1.0
     clip_norm: Annotated[float | None, Field(gt=0, description="largest gradient norm; none = no clipping")] = None
@@ -42,6 +44,8 @@ class Training:
     def _one_length(self) -> Self:
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"give steps or epochs, not both (got steps = {self.steps}, epochs = {self.epochs})")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum = {self.momentum} is of sgd, not of {self.optimizer}; set betas instead")
         return self
 
 

@@ -126,7 +126,12 @@ def mean_loss_gradient(client: Client) -> Gradient:
     module, loss_function = client.workbench.module, client.task.loss
 
     def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
-        loss = loss_function(module(inputs), targets).mean()
+        losses = loss_function(module(inputs), targets)
+        if losses.shape != targets.shape[:1]:
+            raise InputError(
+                f"the loss has shape {tuple(losses.shape)}, expected one value an example, ({len(targets)},)"
+            )
+        loss = losses.mean()
         loss.backward()
         return loss.detach()
 

@@ -107,9 +107,11 @@ def select(
         shares = [math.floor(_product(floor * ratio, size)) for size in sizes]
         reserved = [max(1, share) for share in shares]
         mask = _best_of_each(values, keys, bounds, reserved if sum(reserved) <= total else shares)
-        free = ~mask
-        missing = total - int(np.count_nonzero(mask))
-        mask[free] = _top_k(values[free], missing, None if keys is None else keys[free])
+        if values.max() < np.inf:  # the reserved ones come first in a global ranking, which takes them all
+            mask = _top_k(np.where(mask, np.inf, values).astype(values.dtype, copy=False), total, keys)
+        else:
+            free, missing = ~mask, total - int(np.count_nonzero(mask))
+            mask[free] = _top_k(values[free], missing, None if keys is None else keys[free])
     return torch.from_numpy(mask).to(scores.device)
 
 
@@ -153,11 +155,11 @@ def _top_k(values: NDArray[Any], k: int, ties: NDArray[Any] | None) -> NDArray[n
     threshold = np.partition(values, values.size - k)[values.size - k]
     mask: NDArray[np.bool_] = values > threshold
     missing = k - int(np.count_nonzero(mask))
-    tied = np.flatnonzero(values == threshold)
-    if ties is not None and missing < tied.size:
-        mask[tied[_top_k(ties[tied], missing, None)]] = True
+    tied = values == threshold
+    if ties is not None and missing < np.count_nonzero(tied):
+        mask[tied] = _top_k(ties[tied], missing, None)
     else:
-        mask[tied[:missing]] = True
+        mask[np.flatnonzero(tied)[:missing]] = True
     return mask
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedfi.errors import InputError
+from fedfi.federation.checkpoint import write_atomically
 from fedfi.report import figures as fig
 from fedfi.report import plotly
 from fedfi.report.reading import RunRecord, read_runs, size
@@ -34,9 +34,9 @@ def write(directories: Sequence[Path], out: Path) -> Path:
     runs = read_runs(directories)
     page = render(runs, script)
     try:
-        out.write_text(page, encoding="utf-8")
+        write_atomically(out, page.encode())
     except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(out)) from error
     return out
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -21,7 +21,24 @@ def _sums_to_one(mix: dict[float, float]) -> dict[float, float]:
     return mix
 
 
-Capacities = Annotated[dict[Ratio, Share], AfterValidator(_sums_to_one)]
+def _each_once(mix: Any) -> Any:
+    if isinstance(mix, Mapping):
+        for ratio in mix:
+            same = [other for other in mix if str(other) != str(ratio) and _number(other) == _number(ratio)]
+            if same:
+                raise ValueError(f"level {ratio} is given twice, also as {same[0]}")
+        return {_number(ratio): share for ratio, share in mix.items()}  # a file's keys are texts
+    return mix
+
+
+def _number(ratio: Any) -> Any:
+    try:
+        return float(ratio)
+    except (TypeError, ValueError):
+        return ratio
+
+
+Capacities = Annotated[dict[Ratio, Share], BeforeValidator(_each_once), AfterValidator(_sums_to_one)]
 """Ratio of the model -> share of the clients; the shares sum to one."""
 
 UNIFORM: dict[float, float] = {1.0: 0.2, 0.5: 0.2, 0.25: 0.2, 0.125: 0.2, 0.0625: 0.2}

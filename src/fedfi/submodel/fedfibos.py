@@ -241,7 +241,8 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         rows, masks = state.rows.fork(), {}
         loss = examples = 0.0
         for reply in replies:
-            masks[reply.client] = mask = unpack_bits(reply.sent.blobs["mask"], len(state.prior))
+            masks[reply.client] = reply.sent.blobs["mask"]
+            mask = unpack_bits(masks[reply.client], len(state.prior))
             mean.add(mask, reply.packet)
             estimate, observed = self._estimate(reply.packet, mask)
             total += estimate
@@ -362,7 +363,7 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
 
         return measured
 
-    def _diagnosed(self, state: FedFIbOSState, after: FedFIbOSState, masks: Mapping[str, Tensor]) -> Metrics:
+    def _diagnosed(self, state: FedFIbOSState, after: FedFIbOSState, masks: Mapping[str, bytes]) -> Metrics:
         """What the round's masks look like, beside the averages that the next ones will come from."""
         if not self.diagnostics:
             return {}
@@ -370,7 +371,8 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         layers = list(zip(layout.names, layout.pool_sizes, strict=False))
         looked = MaskDiagnostics(state.model.pool, layers, lambda ratio: self._select(size, ratio, state))
         for client, mask in masks.items():
-            looked.add(after.levels[client], mask, self._importance(after, client))
+            kept = unpack_bits(mask, len(state.prior))
+            looked.add(after.levels[client], kept, self._importance(after, client))
         return looked.metrics()
 
 
