@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
@@ -223,3 +224,15 @@ def test_wrong_kinds_of_arguments_are_named(change, said):
     arguments = {"algorithm": EVERYONE, "task": tiny.small(), "rounds": 1} | change
     with pytest.raises(ValueError, match=said):
         run(arguments.pop("algorithm"), arguments.pop("task"), **arguments)
+
+
+def test_the_model_file_loads_into_plain_pytorch_with_tied_weights(tmp_path):
+    def tied():
+        net = tiny.nn.Sequential(tiny.nn.Linear(6, 6, bias=False), tiny.nn.ReLU(), tiny.nn.Linear(6, 6, bias=False))
+        net[2].weight = net[0].weight
+        return net
+
+    run(EVERYONE, dataclasses.replace(tiny.small(), model=tied), rounds=1, out=tmp_path / "run")
+    net = tied()
+    net.load_state_dict(load_file(tmp_path / "run/model.safetensors"), strict=True)
+    assert net[2].weight is net[0].weight

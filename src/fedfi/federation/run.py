@@ -33,6 +33,7 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
+from fedfi.federation.workbench import deployable
 
 Observer = Callable[[Mapping[str, Any]], None]
 
@@ -211,7 +212,8 @@ class _Loop:
                 observe(line)
         model = self.algorithm.global_model(state)
         if self.directory:
-            checkpoint.tensors_to_file(self.directory.path / "model.safetensors", model)
+            path = self.directory.path / "model.safetensors"
+            checkpoint.tensors_to_file(path, deployable(self.task, model))
             self._event("done", rounds=rounds)
         return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
 

@@ -142,6 +142,14 @@ def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:
         return Workbench(task.model())
 
 
+def deployable(task: Task, model: Mapping[str, Tensor]) -> Tree:
+    """A model under every name of the module's own `state_dict`, tied parameters under each of theirs."""
+    with keyed_global_rng(0, "deployable"):
+        bench = Workbench(task.model())
+    bench.load(model)
+    return dict(bench.module.state_dict())
+
+
 def _state(module: nn.Module) -> Tree:
     seen: set[int] = set()
     tree: Tree = {}
