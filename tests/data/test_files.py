@@ -258,6 +258,8 @@ def test_npz_with_a_test_file(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 1, 4, 4, 4)), "y": [0, 1]}, "must have 3 or 4 dimensions"),
         ({"x": np.zeros((2, 4)), "y": [0, 1, 1]}, r"targets must be int64 \[2\]"),
         ({"x": np.zeros((2, 4)), "y": [0.0, np.nan]}, "1 labels are missing"),
+        ({"x": np.zeros((2, 4)), "y": [0.0, np.inf]}, "labels such as inf are no classes"),
+        ({"x": np.zeros((2, 4)), "y": [1e30, 2e30]}, r"labels such as 1e\+30 are no classes"),
     ],
 )
 def test_wrong_arrays(arrays: Mapping[str, Any], message: str) -> None:

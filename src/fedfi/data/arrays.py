@@ -106,8 +106,9 @@ def encode_labels(
         missing = int(np.isnan(values).sum())
         if missing:
             raise InputError(f"data {name!r}: {missing} labels are missing")
-        if (values != np.round(values)).any():
-            raise InputError(f"data {name!r}: labels such as {values[values != np.round(values)][0]} are no classes")
+        odd = values[(values != np.round(values)) | (np.abs(values) >= 2**53)]  # infinities, too
+        if len(odd):
+            raise InputError(f"data {name!r}: labels such as {odd[0]} are no classes")
         values = values.astype(np.int64)
     if known is None:
         present, classes = np.unique(values, return_inverse=True)
