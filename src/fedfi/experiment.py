@@ -24,6 +24,7 @@ from fedfi.data.partition import check_partition
 from fedfi.errors import InputError, unknown
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
 from fedfi.validation import dotted, fields_of, shown, validate
@@ -170,7 +171,7 @@ class Experiment:
             "algorithm": chosen | method,
             "evaluate": TypeAdapter(Evaluate).dump_python(s.evaluate, mode="json"),
         }
-        plain: dict[str, Any] = json.loads(json.dumps(_without_none(tables)))
+        plain: dict[str, Any] = json.loads(json.dumps(without_none(tables)))
         return plain
 
     def changed(self, changes: Tables) -> Experiment:
@@ -343,9 +344,3 @@ def _absolute(data: Data) -> dict[str, str]:
     if data.name not in available():
         found["name"] = data.name
     return {k: str(p.resolve()) for k, v in found.items() if v and (p := Path(v).expanduser()).exists()}
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -160,3 +160,12 @@ def _field(root: Any, location: Sequence[object]) -> tuple[Any, FieldInfo | None
         if i < len(location) - 1:
             container = field.annotation if field is not None else None
     return container, field
+
+
+def flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The entries of nested tables by dotted key."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, (*path, key))
+        else:
+            yield dotted((*path, key)), value

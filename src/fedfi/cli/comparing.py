@@ -20,7 +20,7 @@ from fedfi.experiment import Experiment, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.run import run
 from fedfi.report.reading import read_run
-from fedfi.validation import dotted, shown
+from fedfi.validation import flat, shown
 
 State = Literal["new", "begun", "finished"]
 _UNSTARTED = {
@@ -124,19 +124,11 @@ def plan(label: str, experiment: Experiment, out: Path) -> Planned:
 
 
 def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    old, new = dict(_flat(before)), dict(_flat(now))
+    old, new = dict(flat(before)), dict(flat(now))
     for key in {**new, **old}:
         if old.get(key) != new.get(key):
             values = [f"{key} = {shown(t[key])}" if key in t else f"no {key}" for t in (old, new)]
             raise InputError(f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out")
-
-
-def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, (*path, key))
-        else:
-            yield dotted((*path, key)), value
 
 
 def _works(planned: list[Planned]) -> Iterator[Work]:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -172,13 +172,3 @@ def without_none(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_none(v) for v in value]
     return value
-
-
-def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of nested tables by dotted key."""
-    for key, value in table.items():
-        name = f"{path}.{key}" if path else str(key)
-        if isinstance(value, Mapping):
-            yield from flat(value, name)
-        else:
-            yield name, value

@@ -28,12 +28,13 @@ from fedfi.federation.algorithm import (
 from fedfi.federation.engine import Engine, Split
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Packet, PacketError, Tree
-from fedfi.federation.record import RunDirectory, flat, without_none
+from fedfi.federation.record import RunDirectory, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import deployable
+from fedfi.validation import flat
 
 Observer = Callable[[Mapping[str, Any]], None]
 
