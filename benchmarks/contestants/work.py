@@ -28,8 +28,6 @@ RATE = 0.1
 HELD = STEPS * BATCH
 """Examples of a client: a round is one epoch, so that contestants without a notion of steps do the same."""
 
-_POOL = 10 * HELD  # ten clients at a time hold the same examples, which keeps the data small and changes no work
-
 
 def lenet() -> nn.Sequential:
     """A LeNet for 3 x 32 x 32 images: conv 6, conv 16, and linear 120, 84, 10; 62,006 parameters."""
@@ -52,24 +50,27 @@ def lenet() -> nn.Sequential:
 def write_data(directory: Path) -> None:
     """Random images around ten random patterns, once for all contestants."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, _POOL)
+    labels = rng.integers(0, 10, CLIENTS * HELD)
     patterns = rng.standard_normal((10, 3, 32, 32), dtype=np.float32)
-    images = rng.standard_normal((_POOL, 3, 32, 32), dtype=np.float32) + 0.5 * patterns[labels]
-    np.save(directory / "images.npy", images)
+    images = np.lib.format.open_memmap(directory / "images.npy", "w+", np.float32, (len(labels), 3, 32, 32))
+    for start in range(0, len(labels), HELD):
+        noise = rng.standard_normal((HELD, 3, 32, 32), dtype=np.float32)
+        images[start : start + HELD] = noise + 0.5 * patterns[labels[start : start + HELD]]
+    images.flush()
     np.save(directory / "labels.npy", labels)
 
 
 def read_data(directory: Path) -> tuple[Tensor, Tensor]:
-    """All images and labels, in memory."""
+    """All images and labels; images stay in the file's pages, which processes share."""
     return (
-        torch.from_numpy(np.load(directory / "images.npy")),
+        torch.from_numpy(np.load(directory / "images.npy", mmap_mode="c")),
         torch.from_numpy(np.load(directory / "labels.npy")),
     )
 
 
 def rows_of(client: int) -> slice:
     """Which of the examples a client holds."""
-    start = client * HELD % _POOL
+    start = client * HELD
     return slice(start, start + HELD)
 
 
