@@ -45,6 +45,42 @@ _ENTRIES = {
         "Submodels of the parameters with the largest Fisher information",
         "FedFIbOS, arXiv:2609.19559",
     ),
+    "fiarse": Entry(
+        "fedfi.submodel.fiarse:FIARSE",
+        "submodel",
+        "Submodels of the largest weights, under a mask that moves with them",
+        "Wu et al., NeurIPS 2024, arXiv:2407.19389",
+    ),
+    "magnitude": Entry(
+        "fedfi.submodel.magnitude:Magnitude",
+        "submodel",
+        "Submodels of the largest weights, or of random ones, under a mask fixed for the round",
+        "baseline of the FedFIbOS paper",
+    ),
+    "heterofl": Entry(
+        "fedfi.submodel.heterofl:HeteroFL",
+        "submodel",
+        "The first channels of every layer, as a small dense network",
+        "Diao, Ding, Tarokh, ICLR 2021, arXiv:2010.01264",
+    ),
+    "fedrolex": Entry(
+        "fedfi.submodel.fedrolex:FedRolex",
+        "submodel",
+        "A window of channels that rolls on by one each round",
+        "Alam et al., NeurIPS 2022, arXiv:2212.01548",
+    ),
+    "fedbrb": Entry(
+        "fedfi.submodel.fedbrb:FedBRB",
+        "submodel",
+        "Blocks of channels that roll over every pair, and broadcast to the blocks left out; a reconstruction",
+        "Xu et al., FedBRB, arXiv:2402.17202",
+    ),
+    "feddropout": Entry(
+        "fedfi.submodel.feddropout:FederatedDropout",
+        "submodel",
+        "Random channels, drawn anew for each client and round",
+        "Caldas et al., arXiv:1812.07210",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from fedfi.errors import InputError
 from fedfi.models import InputSpec, build
-from fedfi.models.pools import norm_parameter_names, selection_pool
+from fedfi.models.pools import norm_parameter_names, selection_pools
 
 TEXT = InputSpec("text", (12,), 4, vocabulary=50, padding=0)
 SMALL = {"layers": 2, "hidden": 16, "heads": 2, "intermediate": 24}
@@ -73,9 +73,10 @@ def test_gradients_per_example_vectorise(model):
 
 
 def test_pool(model):
-    """3 embeddings; a layer has 6 linear layers, the head 2. Norms: 1 and 2 a layer."""
-    pool = selection_pool(model)
-    assert len(pool) == 3 + 2 * 2 * 6 + 2 * 2
+    """Two embeddings apart from each other; a layer has 6 linear layers. Norms: 1 and 2 a layer."""
+    positions, words, pool = selection_pools(model)
+    assert [*positions, *words] == [f"network.roberta.embeddings.{n}_embeddings.weight" for n in ("position", "word")]
+    assert len(pool) == 2 * 2 * 6
     assert len(norm_parameter_names(model)) == 2 * (1 + 2 * 2)
     assert not [name for name in pool if "LayerNorm" in name]
 

@@ -39,7 +39,7 @@ def round_of(algorithm, task, state, number, clients):
 
 
 def masks(sent, state):
-    return {c: unpack_bits(p.blobs["mask"], len(state.prior)) for c, p in sent.items()}
+    return {c: unpack_bits(p.blobs["mask"], state.model.layout.pool) for c, p in sent.items()}
 
 
 # -- the literal algorithm ---------------------------------------------------------------------------------------
@@ -57,9 +57,9 @@ def test_literal_masks_are_frozen_at_the_largest_initial_weights():
         found = masks(sent, state)
         first = first or found
         assert all(torch.equal(found[c], first[c]) for c in clients)
-    k = math.ceil(0.5 * len(state.prior))
-    largest = torch.zeros(len(state.prior), dtype=torch.bool)
-    largest[state.prior.argsort(descending=True)[:k]] = True
+    k = math.ceil(0.5 * state.model.layout.pool)
+    largest = torch.zeros(state.model.layout.pool, dtype=torch.bool)
+    largest[state.averages.prior.argsort(descending=True)[:k]] = True
     assert any(torch.equal(m, largest) for m in first.values())
 
 
@@ -84,7 +84,9 @@ def test_literal_delta_off_the_mask_is_x():
     held = masks(sent, state)
     large, small = sorted(clients, key=lambda c: -int(held[c].sum()))
     only = held[large] & ~held[small]
-    delta = torch.zeros(len(state.prior)).masked_scatter(held[large], replies[large].tensors["update"])
+    delta = torch.zeros(state.model.layout.pool).masked_scatter(
+        held[large], replies[large].tensors["update"][: int(held[large].sum())]
+    )
     x = state.model.pool
     torch.testing.assert_close(after.model.pool[only], (x - (delta + x) / 2)[only])
 
@@ -109,7 +111,7 @@ def test_count_divides_by_the_holders():
     state, clients = start(algorithm, task)
     sent, replies, after, _ = round_of(algorithm, task, state, 0, clients)
     expected = []
-    for j in range(len(state.prior)):
+    for j in range(state.model.layout.pool):
         deltas = []
         for client, mask in masks(sent, state).items():
             if mask[j]:
@@ -134,7 +136,7 @@ def test_off_the_mask_nothing_moves_under_any_optimizer(recipe):
     train_masked(client, mask, algorithm._measured_gradient(client, torch.zeros(len(mask))))
     pool = client.workbench.vector.detach()[: len(mask)]
     assert bool((pool[~mask] == 0).all())
-    assert not torch.equal(pool[mask], packet.tensors["kept"])
+    assert not torch.equal(pool[mask], packet.tensors["kept"][: int(mask.sum())])
 
 
 def test_masked_training_equals_a_dense_reference():
@@ -158,8 +160,8 @@ def test_masked_training_equals_a_dense_reference():
         steps += 1
         with torch.no_grad():
             x -= 0.1 * slope * full
-    update = (state.model.vector - x.detach())[: layout.pool]
-    torch.testing.assert_close(replies["c2"].tensors["update"], update[mask], rtol=1e-4, atol=1e-6)
+    update = state.model.vector - x.detach()
+    torch.testing.assert_close(replies["c2"].tensors["update"], update[full], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(replies["c2"].tensors["fisher"], squares / steps, rtol=1e-4, atol=1e-9)
 
 
@@ -180,10 +182,10 @@ def test_the_average_follows_equation_nine():
     algorithm = FedFIbOS(participation=1.0, capacities=MIX, fisher_storage="float32", ema=0.9)
     state, clients = start(algorithm, task)
     _, one, state, _ = round_of(algorithm, task, state, 0, clients)
-    assert torch.equal(state.rows.read("c0"), one["c0"].tensors["fisher"])
+    assert torch.equal(state.averages.rows.read("c0"), one["c0"].tensors["fisher"])
     _, two, state, _ = round_of(algorithm, task, state, 1, clients)
     expected = 0.9 * one["c0"].tensors["fisher"] + 0.1 * two["c0"].tensors["fisher"]
-    torch.testing.assert_close(state.rows.read("c0"), expected)
+    torch.testing.assert_close(state.averages.rows.read("c0"), expected)
 
 
 def test_an_active_average_ranks_unexplored_entries_by_their_prior_at_the_estimates_mean():
@@ -192,15 +194,15 @@ def test_an_active_average_ranks_unexplored_entries_by_their_prior_at_the_estima
     state, clients = start(algorithm, task)
     sent, replies, state, _ = round_of(algorithm, task, state, 0, clients)
     mask = masks(sent, state)["c0"]
-    own = algorithm._own(state, "c0")
+    own = state.averages.own("c0")
     assert torch.equal(own[mask], replies["c0"].tensors["fisher"])
-    scale = replies["c0"].tensors["fisher"].double().sum() / state.prior[mask].double().sum()
-    torch.testing.assert_close(own[~mask], state.prior[~mask] * scale.float())
+    scale = replies["c0"].tensors["fisher"].double().sum() / state.averages.prior[mask].double().sum()
+    torch.testing.assert_close(own[~mask], state.averages.prior[~mask] * scale.float())
     literal = FedFIbOS(participation=1.0, capacities={0.25: 1.0}, fisher="active", warm_start="raw")
     state, _ = start(literal, task)
     sent, _, state, _ = round_of(literal, task, state, 0, clients)
     off = ~masks(sent, state)["c0"]
-    assert torch.equal(literal._own(state, "c0")[off], state.prior[off])
+    assert torch.equal(state.averages.own("c0")[off], state.averages.prior[off])
 
 
 def test_aggregating_leaves_the_state_before_it_as_it_was():
@@ -208,12 +210,12 @@ def test_aggregating_leaves_the_state_before_it_as_it_was():
     algorithm = FedFIbOS(participation=1.0, capacities=MIX)
     state, clients = start(algorithm, task)
     _, _, one, _ = round_of(algorithm, task, state, 0, clients)
-    before = {c: one.rows.read(c) for c in clients}
+    before = {c: one.averages.rows.read(c) for c in clients}
     first = round_of(algorithm, task, one, 1, clients)[2]
     again = round_of(algorithm, task, one, 1, clients)[2]
-    assert all(torch.equal(one.rows.read(c), before[c]) for c in clients)
-    assert all(torch.equal(first.rows.read(c), again.rows.read(c)) for c in clients)
-    assert len(state.rows) == 0
+    assert all(torch.equal(one.averages.rows.read(c), before[c]) for c in clients)
+    assert all(torch.equal(first.averages.rows.read(c), again.averages.rows.read(c)) for c in clients)
+    assert len(state.averages.rows) == 0
 
 
 @pytest.mark.parametrize(
@@ -225,8 +227,8 @@ def test_blending_mixes_the_shared_average_into_scores_and_diagnostics(options, 
     algorithm = FedFIbOS(participation=1.0, capacities={0.5: 1.0}, fisher_storage="float32", **options)
     state, clients = start(algorithm, task)
     *_, state, metrics = round_of(algorithm, task, state, 0, clients)
-    shared = algorithm._shared(state)
-    want = shared if expected == "shared" else 0.75 * algorithm._own(state, "c0") + 0.25 * shared
+    shared = state.averages.common()
+    want = shared if expected == "shared" else 0.75 * state.averages.own("c0") + 0.25 * shared
     torch.testing.assert_close(algorithm._importance(state, "c0"), want)
     if expected == "shared":
         spread = float(shared.double().std(correction=0) / shared.double().mean())
@@ -241,10 +243,10 @@ def test_per_example_fisher_refuses_batch_statistics_at_the_start():
 def test_only_clients_that_took_part_have_rows():
     task = tiny.small(clients=10)
     result = run(FedFIbOS(participation=0.2, capacities=MIX), task, rounds=2)
-    asked = {c for c in task.data.clients if c in result.state.rows}
+    asked = {c for c in task.data.clients if c in result.state.averages.rows}
     assert 2 <= len(asked) <= 4
     shared = run(FedFIbOS(participation=0.2, capacities=MIX, fisher="global"), task, rounds=2)
-    assert len(shared.state.rows) == 0
+    assert len(shared.state.averages.rows) == 0
 
 
 def test_the_first_mask_of_a_newcomer_comes_from_the_shared_average():
@@ -253,8 +255,8 @@ def test_the_first_mask_of_a_newcomer_comes_from_the_shared_average():
         algorithm = FedFIbOS(participation=0.5, capacities=MIX, first_mask=first)
         state, clients = start(algorithm, task)
         _, _, state, _ = round_of(algorithm, task, state, 0, clients)
-        newcomer = next(c for c in clients if c not in state.rows)
-        want = state.prior if expected == "prior" else algorithm._shared(state)
+        newcomer = next(c for c in clients if c not in state.averages.rows)
+        want = state.averages.prior if expected == "prior" else state.averages.common()
         assert torch.equal(algorithm._importance(state, newcomer), want)
 
 
@@ -319,10 +321,11 @@ def test_a_submodel_travels_whole():
     task = tiny.small(model=tiny.with_buffers)
     algorithm = FedFIbOS(capacities={0.5: 1.0})
     state, _ = start(algorithm, task)
-    mask = torch.arange(len(state.prior)) % 2 == 0
-    bench = Workplace(algorithm, task, 0).bench
+    mask = torch.arange(state.model.layout.pool) % 2 == 0
+    bench = Workplace(algorithm, task, 0).benches.whole
     assert torch.equal(receive(send(state.model, mask, {}), bench), mask)
-    expected = state.model.tree(mask)
+    expected = state.model.tree()
+    expected |= state.model.layout.split(state.model.vector * state.model.whole(mask))
     assert all(torch.equal(t, expected[n]) for n, t in bench.tree().items())
 
 

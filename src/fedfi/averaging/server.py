@@ -78,14 +78,14 @@ class Averaging(Algorithm[AveragingState]):
             examples = float(reply.packet.scalars["examples"])
             weight = examples if self.weights == "examples" else 1.0
             mean.add(reply.packet.tensors, weight)
-            loss.add({"loss": torch.tensor(float(reply.packet.scalars["loss"]), dtype=torch.float64)}, examples)
+            loss.add_scalar("loss", reply.packet.scalars["loss"], examples)
         step = mean.mean()
         trained = set(state.trained)
         model = {
             n: x - step[n] * self.server_learning_rate if n in trained else step.get(n, x)
             for n, x in state.model.items()
         }
-        return AveragingState(model, state.trained, state.buffers), {"train/loss": float(loss.mean()["loss"])}
+        return AveragingState(model, state.trained, state.buffers), {"train/loss": loss.scalar("loss")}
 
     def global_model(self, state: AveragingState) -> Tree:
         """The mean model."""

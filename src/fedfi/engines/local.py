@@ -10,9 +10,9 @@ from fedfi.engines.table import MemoryTable
 from fedfi.engines.workplace import Job, Outcome, Workplace, one_thread
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply, UpdatesCohorts
-from fedfi.federation.engine import Split, Work
+from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import means, shards
-from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
 
@@ -49,7 +49,9 @@ class LocalEngine:
         for outcome in outcomes:
             yield self._committed(outcome)
 
-    def evaluate(self, models: Iterable[tuple[str, Tree]], split: Split) -> Iterator[tuple[str, dict[str, float]]]:
+    def evaluate(
+        self, what: Judged, models: Iterable[tuple[str, Packet]], split: Split
+    ) -> Iterator[tuple[str, dict[str, float]]]:
         """Means of the evaluation of each model over the server's examples."""
         examples = self._task.data.test if split == "test" else self._task.data.validation
         if examples is None:
@@ -61,12 +63,12 @@ class LocalEngine:
             for name, model in models:
                 names.append(name)
                 for start, stop in pieces:
-                    yield (name, model, split, start, stop)
+                    yield (what, model, split, start, stop)
 
         if self._pool:
             results = self._pool.map(requests())
         else:
-            results = (self._workplace.judge(*r[1:]) for r in requests() if not isinstance(r, Job))
+            results = (self._workplace.judge(*r) for r in requests() if not isinstance(r, Job))
         parts: list[dict[str, float]] = []
         for part in results:
             parts.append(part)

@@ -24,14 +24,14 @@ from fedfi.engines.arena import Arena
 from fedfi.engines.workplace import Job, Outcome, Workplace
 from fedfi.errors import RunError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply
-from fedfi.federation.engine import Split
-from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.engine import Judged, Split
+from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 from fedfi.orphans import die_with
 
 _CHANGED = "memory:"
-Request = Job | tuple[str, Tree, Split, int, int]
-"""A job, or (name, model, split, start, stop) to judge a model on a piece of the server's examples."""
+Request = Job | tuple[Judged, Packet, Split, int, int]
+"""A job, or (what, model, split, start, stop) to judge a model on a piece of the server's examples."""
 
 
 class Pool:
@@ -128,8 +128,8 @@ class _Worker:
             packet = Packet({**request.packet.tensors, **memory}, request.packet.scalars, request.packet.blobs)
             message = ("job", request.work, request.client, request.round)
         else:
-            name, model, *rest = request
-            packet, message = Packet(model), ("judge", name, *rest)
+            what, packet, *rest = request
+            message = ("judge", what, *rest)
         length = self._outgoing.write(packet)
         with contextlib.suppress(OSError):  # a dead worker: `receive` meets the end of the pipe and says so
             self.connection.send((*message, length))
@@ -187,9 +187,9 @@ def _serve(
         kind, *content, length = message
         packet = incoming.read(length)
         if kind == "judge":
-            _, split, start, stop = content
+            what, split, start, stop = content
             try:
-                connection.send(("sums", workplace.judge(packet.tensors, split, start, stop)))
+                connection.send(("sums", workplace.judge(what, packet, split, start, stop)))
             except RunError as error:
                 connection.send(("error", str(error)))
             continue

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, Reply
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, HasLevels, Reply
 from fedfi.federation.client import Client, Memory
-from fedfi.federation.engine import Split, Work
+from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import sums
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
-from fedfi.federation.workbench import Workbench
+from fedfi.federation.workbench import Benches, Workbench
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,21 @@ class Workplace:
 
     def __init__(self, algorithm: Algorithm[Any], task: Task, seed: int) -> None:
         self.algorithm, self.task, self.seed = algorithm, task, seed
-        self._bench: Workbench | None = None
-
-    @property
-    def bench(self) -> Workbench:
-        """The model instance, made at the first use."""
-        if self._bench is None:
-            with keyed_global_rng(self.seed, "workbench"):
-                self._bench = Workbench(self.task.model(), self.task.device)
-        return self._bench
+        self.benches = Benches(task, seed)
 
     def client(self, job: Job) -> Client:
         """The client of a job, on a clean workbench."""
         if job.client not in self.task.data.clients:
             raise InputError(f"there is no client {job.client!r}")
-        self.bench.reset()
+        bench = self.benches.whole
+        bench.reset()
         return Client(
             id=job.client,
             data=self.task.data.clients[job.client],
             memory=Memory(job.memory),
             task=self.task,
-            workbench=self.bench,
+            workbench=bench,
+            benches=self.benches,
             round=job.round,
             seed=self.seed,
             device=self.task.device,
@@ -93,18 +87,25 @@ class Workplace:
             raise InputError(f"{type(self.algorithm).__name__} does not evaluate on clients")
         return Packet(scalars=self.algorithm.client_evaluate(job.packet, client))
 
-    def judge(self, model: Mapping[str, Tensor], split: Split, start: int, stop: int) -> dict[str, float]:
+    def judge(self, what: Judged, packet: Packet, split: Split, start: int, stop: int) -> dict[str, float]:
         """Sums of the evaluation of a model over a piece of the server's examples."""
         examples = self.task.data.test if split == "test" else self.task.data.validation
         if examples is None:
             raise InputError(f"the server holds no {split} examples")
         try:
             with one_thread():
-                self.bench.reset()
-                self.bench.load(model)
-                return sums(self.task, self.bench.module, examples, start, stop)
+                return sums(self.task, self._loaded(what, packet).module, examples, start, stop)
         except Exception as error:
             raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error
+
+    def _loaded(self, what: Judged, packet: Packet) -> Workbench:
+        self.benches.whole.reset()
+        if what == "level":
+            if not isinstance(self.algorithm, HasLevels):
+                raise InputError(f"{type(self.algorithm).__name__} makes no submodels")
+            return self.algorithm.place(packet, self.benches)
+        self.benches.whole.load(packet.tensors)
+        return self.benches.whole
 
 
 class one_thread:

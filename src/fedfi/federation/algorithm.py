@@ -21,6 +21,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size, sample_clients
 from fedfi.federation.task import Task
+from fedfi.federation.workbench import Benches, Workbench
 
 ClientId = str
 Metrics = dict[str, float | str]
@@ -136,8 +137,12 @@ class EvaluatesClients(Protocol):
 class HasLevels(Protocol):
     """A method that makes submodels; each is judged on the server's test examples."""
 
-    def levels(self, state: Any) -> Iterable[tuple[str, Tree]]:
-        """Names of the levels, such as ``"0.25"``, and the model at each."""
+    def levels(self, state: Any) -> Iterable[tuple[str, Packet]]:
+        """Names of the levels, such as ``"0.25"``, and the submodel of each."""
+        ...
+
+    def place(self, packet: Packet, benches: Benches) -> Workbench:
+        """Puts a submodel on a workbench, ready to be judged; it may be physically smaller than the model."""
         ...
 
 

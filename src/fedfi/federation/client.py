@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fedfi.data.federated import ClientData
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
-from fedfi.federation.workbench import Workbench
+from fedfi.federation.workbench import Benches, Workbench
 
 
 class Memory(MutableMapping[str, Tensor]):
@@ -60,6 +60,7 @@ class Client:
         memory: What it kept from earlier rounds.
         task: The model factory, the loss and the local training recipe.
         workbench: A model instance to load and train; nothing on it survives the call.
+        benches: Where that instance and smaller ones come from.
         round: The current round, from 0.
         seed: The run's seed.
         device: Where to compute.
@@ -70,9 +71,14 @@ class Client:
     memory: Memory
     task: Task
     workbench: Workbench
+    benches: Benches
     round: int
     seed: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def on(self, bench: Workbench) -> Client:
+        """The same client on another workbench."""
+        return replace(self, workbench=bench)
 
     def rng(self, purpose: str) -> torch.Generator:
         """The generator of this client, this round and this purpose; the same key gives the same draws."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from fedfi.federation.algorithm import ClientId, Failure, Reply
-from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.packet import Packet
 
 Work = Literal["client_update", "client_evaluate"]
 Split = Literal["test", "validation"]
+Judged = Literal["model", "level"]
+"""A whole model by name, or a packet that the method itself puts on a workbench."""
 
 
 class Engine(Protocol):
@@ -23,7 +25,9 @@ class Engine(Protocol):
         """Has each job done by its client; yields in the order of `jobs`, which it consumes as it goes."""
         ...
 
-    def evaluate(self, models: Iterable[tuple[str, Tree]], split: Split) -> Iterator[tuple[str, dict[str, float]]]:
+    def evaluate(
+        self, what: Judged, models: Iterable[tuple[str, Packet]], split: Split
+    ) -> Iterator[tuple[str, dict[str, float]]]:
         """The task's evaluation of each named model on the server's examples, as means."""
         ...
 

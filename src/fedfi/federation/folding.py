@@ -31,6 +31,14 @@ class WeightedMean:
                 self._sums[name] = torch.maximum(self._sums[name], value)
         self.weight += weight
 
+    def add_scalar(self, name: str, value: float | int | str | bool, weight: float) -> None:
+        """Adds one number, in double precision."""
+        self.add({name: torch.tensor(float(value), dtype=torch.float64)}, weight)
+
+    def scalar(self, name: str) -> float:
+        """The mean of the numbers of this name."""
+        return float(self.mean()[name])
+
     def mean(self) -> Tree:
         """The mean of what was added."""
         return {n: s / self.weight if s.is_floating_point() else s for n, s in self._sums.items()}

@@ -270,13 +270,13 @@ class _Loop:
 
     def _judge(self, state: Any, round: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        model = self.algorithm.global_model(state)
+        model = Packet(self.algorithm.global_model(state))
         splits: list[Split] = ["test"] if self.task.data.validation is None else ["test", "validation"]
         for split in splits:
-            for _, values in self.engine.evaluate([("global", model)], split):
+            for _, values in self.engine.evaluate("model", [("global", model)], split):
                 metrics |= _prefixed("global" if split == "test" else split, values)
         if self.evaluate.levels and isinstance(self.algorithm, HasLevels):
-            found = list(self.engine.evaluate(self.algorithm.levels(state), "test"))
+            found = list(self.engine.evaluate("level", self.algorithm.levels(state), "test"))
             for name, values in found:
                 metrics |= _prefixed(f"levels/{name}", values)
             for key in found[0][1] if found else ():

@@ -121,12 +121,17 @@ def _train(
     return Trained(loss_sum / total, total, len(examples))
 
 
-def mean_loss_gradient(client: Client) -> Gradient:
-    """Differentiates the mean loss of a batch through the client's module."""
+def mean_loss_gradient(client: Client, outputs: Callable[[Tensor], Tensor] = lambda same: same) -> Gradient:
+    """Differentiates the mean loss of a batch through the client's module.
+
+    Args:
+        client: Whose workbench and loss.
+        outputs: What becomes of the module's outputs before the loss.
+    """
     module, loss_function = client.workbench.module, client.task.loss
 
     def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
-        losses = loss_function(module(inputs), targets)
+        losses = loss_function(outputs(module(inputs)), targets)
         if losses.shape != targets.shape[:1]:
             raise InputError(
                 f"the loss has shape {tuple(losses.shape)}, expected one value an example, ({len(targets)},)"

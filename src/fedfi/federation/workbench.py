@@ -7,8 +7,9 @@ parameter, and a packet one tensor. The first `pool` entries are those that may 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,9 @@ from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
-from fedfi.models.pools import selection_pool
+from fedfi.models.pools import selection_pools
+
+_KEPT = 32  # smaller models a worker keeps; a federation has about as many as it has levels
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class VectorLayout:
     Attributes:
         names: Parameter names, selectable ones first.
         shapes: Their shapes, in the same order.
-        pooled: How many of them are selectable.
+        pools: How many of them are in each pool of selectable ones, in order.
     """
 
     names: list[str]
     shapes: list[list[int]]
-    pooled: int
+    pools: list[int]
 
     @staticmethod
     def of(module: nn.Module) -> VectorLayout:
@@ -44,9 +47,10 @@ class VectorLayout:
         trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
         if not trainable:
             raise InputError(f"the model {type(module).__name__} has no trainable parameter")
-        pool = selection_pool(module)
-        names = pool + [n for n in trainable if n not in set(pool)]
-        return VectorLayout(names, [list(trainable[n].shape) for n in names], len(pool))
+        pools = selection_pools(module)
+        pooled = [name for pool in pools for name in pool]
+        names = pooled + [n for n in trainable if n not in set(pooled)]
+        return VectorLayout(names, [list(trainable[n].shape) for n in names], [len(pool) for pool in pools])
 
     @property
     def sizes(self) -> list[int]:
@@ -61,7 +65,7 @@ class VectorLayout:
     @property
     def pool_sizes(self) -> list[int]:
         """Number of entries of each selectable parameter."""
-        return self.sizes[: self.pooled]
+        return self.sizes[: sum(self.pools)]
 
     @property
     def pool(self) -> int:
@@ -133,6 +137,45 @@ class Workbench:
     def tree(self) -> Tree:
         """Named views of everything: trainable parameters, frozen ones and buffers."""
         return self.parameters() | self.constants
+
+
+class Benches:
+    """The workbenches of one worker: one of the task's whole model, and one of each smaller model made of it.
+
+    Args:
+        task: Makes the model, and says on which device.
+        seed: The run's seed.
+
+    Attributes:
+        task: The same.
+    """
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task = task
+        self._seed = seed
+        self._smaller: dict[Hashable, Workbench] = {}
+
+    @cached_property
+    def whole(self) -> Workbench:
+        """The whole model's, made at the first use."""
+        with keyed_global_rng(self._seed, "workbench"):
+            return Workbench(self.task.model(), self.task.device)
+
+    def smaller(self, key: Hashable, make: Callable[[nn.Module], nn.Module]) -> Workbench:
+        """The workbench of a smaller model, as new.
+
+        Args:
+            key: The same for models that differ in their values alone.
+            make: Makes the model of the whole one, which it leaves as it is; called once a key.
+        """
+        if key not in self._smaller:
+            if len(self._smaller) == _KEPT:
+                self._smaller.pop(next(iter(self._smaller)))
+            with keyed_global_rng(self._seed, "workbench"):
+                self._smaller[key] = Workbench(make(self.whole.module), self.task.device)
+        bench = self._smaller[key]
+        bench.reset()
+        return bench
 
 
 def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:

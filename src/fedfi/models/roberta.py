@@ -108,6 +108,24 @@ class RobertaClassifier(nn.Module):
         logits: Tensor = self.network(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
         return logits
 
+    def selection_pools(self) -> list[list[str]]:
+        """FIARSE's three pools: position embeddings, word embeddings, and the encoder's linear layers.
+
+        Layer norms, token-type embeddings and the head are always kept.
+        """
+        linear = {
+            f"{path}.{name}"
+            for path, part in self.named_modules()
+            if isinstance(part, nn.Linear) and ".encoder." in path
+            for name, _ in part.named_parameters(recurse=False)
+        }
+        names = [name for name, _ in self.named_parameters()]
+        return [
+            [name for name in names if name.endswith("position_embeddings.weight")],
+            [name for name in names if name.endswith("word_embeddings.weight")],
+            [name for name in names if name in linear],
+        ]
+
 
 def _text(spec: InputSpec) -> tuple[int, int, int]:
     if spec.kind != "text" or len(spec.shape) != 1:

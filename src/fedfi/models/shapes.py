@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from fedfi.errors import InputError
 
 
@@ -26,6 +29,16 @@ class InputSpec:
     classes: int
     vocabulary: int | None = None
     padding: int | None = None
+
+    def example(self, batch: int = 2) -> Tensor:
+        """Inputs `[batch, *shape]` of this kind, always the same: normal numbers, or token ids in ``[0, vocabulary)``.
+
+        They are for looking at how a network computes, not for learning.
+        """
+        rng = torch.Generator().manual_seed(0)
+        if self.kind == "text":
+            return torch.randint(self.vocabulary or 2, (batch, *self.shape), generator=rng)
+        return torch.randn(batch, *self.shape, generator=rng)
 
 
 def image_shape(spec: InputSpec, model: str) -> tuple[int, int, int]:

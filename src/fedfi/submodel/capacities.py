@@ -60,6 +60,11 @@ def assign(clients: Sequence[str], capacities: Mapping[float, float], seed: int)
     return {clients[i]: level for i, level in zip(order, levels, strict=True)}
 
 
+def held_levels(capacities: Mapping[float, float]) -> list[float]:
+    """The levels at which there are clients, largest first."""
+    return sorted((ratio for ratio, share in capacities.items() if share), reverse=True)
+
+
 def level_name(ratio: float) -> str:
     """How a level is called in metrics and files: ``"0.25"``."""
     return f"{ratio:g}"

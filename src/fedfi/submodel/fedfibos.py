@@ -8,7 +8,7 @@
 | F^2 x^2, Eq. 6 and 16 | `score = "fisher2x2"` |
 | f-hat, Eq. 8 | `fisher_samples = "example"` |
 | f-hat, line 14 | `fisher_samples = "batch"` |
-| f-bar, Eq. 9, lines 20-23 | `importance.Averaging`, `ema`; rows on disk for clients that took part |
+| f-bar, Eq. 9, lines 20-23 | `importance.Averages`, `ema`; rows on disk for clients that took part |
 | f-bar_0 = abs(x_0), line 2 | `prior`, `warm_start` |
 | Delta, lines 10, 16 and 19 | `start`, `aggregation`, `server_learning_rate` |
 | Jaccard of Fig. 3, CV_F of Fig. 4, Eq. 4 | `diagnostics` |
@@ -50,8 +50,10 @@ Options beyond the paper:
   all (and makes `blend` and `first_mask` idle), which the paper's prose ("EMA of the aggregated Fisher estimates")
   suggests beside its per-client formulas.
 - `score = "magnitude"` ranks by abs(x); Fisher values are measured, sent and reported all the same.
-- `threshold_factor` ("tcb") multiplies gradients by FIARSE's factor, with the global k-th largest abs(x) as threshold,
-  so that the two methods can be compared at equal step sizes.
+- `threshold_factor` ("tcb") multiplies gradients by FIARSE's factor, with the k-th largest abs(x) of each pool as
+  threshold, so that the two methods can be compared at equal step sizes.
+- `ratio = "width"` takes gamma as the width of a network and keeps as many parameters as a network of that width has.
+- A model may rank parameters in several pools, each with its own ceil(gamma d); RoBERTa has FIARSE's three.
 
 The masking error reported is the sum of Eq. 4 with the newest averages as F, at the weights that the masks were taken
 from. Its scale is that of the estimates (`fisher_samples = "batch"` squares means over a batch), so it is meant to be
@@ -61,7 +63,8 @@ compared with the same sum for magnitude's mask, which stands beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import torch
@@ -69,22 +72,28 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
+from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
+from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree
-from fedfi.federation.rows import RowStore, Storage
+from fedfi.federation.rows import Storage
 from fedfi.federation.task import Task
 from fedfi.federation.training import Gradient, mean_loss_gradient
-from fedfi.federation.workbench import fresh_workbench
+from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
 from fedfi.numerics.fisher import example_squares
 from fedfi.numerics.gradients import require_separable
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
-from fedfi.numerics.selection import count_for, select, top_k_mask, unpack_bits
-from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, level_name
+from fedfi.numerics.selection import unpack_bits
+from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.diagnostics import MaskDiagnostics
-from fedfi.submodel.importance import UNSEEN, Averaging, WarmStart, resolve, score
-from fedfi.submodel.masked import MaskedMean, Model, receive, returned, send, train_masked
+from fedfi.submodel.holders import HolderMean
+from fedfi.submodel.importance import Averages, Averaging, WarmStart, score
+from fedfi.submodel.leveled import Leveled
+from fedfi.submodel.masked import receive, returned, send, sent_mask, threshold_factor, train_masked
+from fedfi.submodel.model import Model, unmarked
+from fedfi.submodel.ranking import Scope, best, pool_thresholds, spread
+from fedfi.submodel.sizing import fractions
 
 
 @dataclass(frozen=True)
@@ -93,34 +102,24 @@ class FedFIbOSState:
 
     Attributes:
         model: The global model.
-        prior: |x_0| of the selectable entries `[pool]`.
-        shared: The average over all clients' estimates `[pool]`.
-        shared_scale: The prior's scale in the shared average.
-        rows: The average of each client that took part.
-        scales: The prior's scale in each client's average.
+        averages: The averages of Fisher estimates.
         levels: The level of each client that took part.
+        fractions: The fraction of the selectable parameters at each level.
         assignment: Seed of who is at which level.
     """
 
     model: Model
-    prior: Tensor
-    shared: Tensor
-    shared_scale: float
-    rows: RowStore
-    scales: dict[str, float]
+    averages: Averages
     levels: dict[str, float]
+    fractions: dict[float, float]
     assignment: int
 
 
 @final
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class FedFIbOS(Algorithm[FedFIbOSState]):
+class FedFIbOS(Leveled[FedFIbOSState]):
     """Submodels of the parameters with the largest Fisher information, as each client measures it."""
 
-    participation: Annotated[float, Field(gt=0, le=1, description="share of the clients a round")] = 0.1
-    capacities: Annotated[Capacities, Field(description="ratio of selectable parameters -> share of clients")] = Field(
-        default_factory=lambda: dict(NON_UNIFORM)
-    )
     score: Annotated[
         Literal["fisher", "fisher2x2", "magnitude"],
         Field(description="what parameters are ranked by: F, F^2 x^2 or |x| (Fisher values travel all the same)"),
@@ -148,9 +147,9 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
     blend: Annotated[
         float, Field(ge=0, le=1, description="weight of the shared average in the score of a client that has its own")
     ] = 0.0
-    scope: Annotated[Literal["global", "layer"], Field(description="one ranking of all parameters, or one a layer")] = (
-        "global"
-    )
+    scope: Annotated[
+        Scope, Field(description="one ranking of all parameters, one a block of the network, or one a layer")
+    ] = "global"
     floor: Annotated[
         float, Field(ge=0, le=1, description="part of its proportional share that each layer keeps at least")
     ] = 0.5
@@ -184,15 +183,11 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         if self.fisher_samples == "example":
             require_separable(bench.module.train())
         model = Model.of(bench)
-        prior = model.pool.abs()
         return FedFIbOSState(
             model=model,
-            prior=prior,
-            shared=torch.full_like(prior, UNSEEN),
-            shared_scale=1.0,
-            rows=RowStore(len(prior), self.fisher_storage),
-            scales={},
+            averages=Averages.new(model.pool.abs(), self.fisher_storage),
             levels={},
+            fractions=fractions(self.ratio, self.capacities, task, bench.module),
             assignment=int(torch.randint(2**31, (), generator=rng)),
         )
 
@@ -200,15 +195,15 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         self, state: FedFIbOSState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Lines 4 to 8: each sampled client gets the submodel of its capacity."""
-        levels = assign(clients, self.capacities, state.assignment)
+        levels = self.assigned(clients, state.assignment, round)
         for client in self.sample(clients, rng):
             yield client, self._submodel(state, client, levels[client])
 
     def reply_layout(self, state: FedFIbOSState, packet: Packet) -> Layout:
         """The update of what was sent, and a Fisher value for each entry that the client measures."""
-        kept = len(packet.tensors["kept"])
-        measured = len(state.prior) if self._measures_all else kept
-        base = returned(state.model, kept)
+        layout = state.model.layout
+        measured = layout.pool if self._measures_all else len(packet.tensors["kept"]) - (layout.size - layout.pool)
+        base = returned(state.model, packet)
         dtype = torch.uint8 if self.fisher_bits == 8 else torch.float32
         scalars: dict[str, type[Scalar]] = {"loss": float, "examples": int}
         if self.fisher_bits == 8:
@@ -218,10 +213,13 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Lines 10 to 17."""
+        layout = client.workbench.layout
         mask = receive(packet, client.workbench)
         fisher = torch.zeros(len(mask), device=client.device)
-        threshold = float(packet.scalars["threshold"]) if self.threshold_factor else None
-        trained, back = train_masked(client, mask, self._measured_gradient(client, fisher), threshold)
+        factor = None
+        if self.threshold_factor:
+            factor = partial(threshold_factor, threshold=spread(layout, packet.tensors["thresholds"]).to(mask.device))
+        trained, back = train_masked(client, mask, self._measured_gradient(client, fisher), factor)
         fisher /= trained.steps
         scalars: dict[str, float] = {"loss": trained.loss, "examples": trained.examples}
         back["fisher"] = fisher if self._measures_all else fisher[mask]
@@ -234,63 +232,42 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         self, state: FedFIbOSState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[FedFIbOSState, Metrics]:
         """Lines 19 to 23: the mean update, and the averages of the clients that took part."""
-        averaging = Averaging(self.ema, self.warm_start)
-        mean = MaskedMean(state.model, self.aggregation, self.start)
-        scales, levels = dict(state.scales), dict(state.levels)
-        total, count = torch.zeros_like(state.prior), torch.zeros_like(state.prior)
-        rows, masks = state.rows.fork(), {}
-        loss = examples = 0.0
+        mean, loss = HolderMean(state.model, self.aggregation, self.start), WeightedMean()
+        averages = state.averages.begin(own=self.fisher != "global")
+        averaging, levels, masks = Averaging(self.ema, self.warm_start), dict(state.levels), {}
         for reply in replies:
             masks[reply.client] = reply.sent.blobs["mask"]
-            mask = unpack_bits(masks[reply.client], len(state.prior))
-            mean.add(mask, reply.packet)
-            estimate, observed = self._estimate(reply.packet, mask)
-            total += estimate
-            count += 1.0 if observed is None else observed
             levels[reply.client] = float(reply.sent.scalars["ratio"])
-            if self.fisher != "global":
-                if reply.client not in scales:
-                    scales[reply.client] = averaging.first_scale(estimate, observed, state.prior)
-                stored = rows.read(reply.client) if reply.client in rows else None
-                row = averaging.update(stored, estimate, observed, state.prior, scales[reply.client])
-                rows.write(reply.client, row)
-            loss += float(reply.packet.scalars["loss"]) * float(reply.packet.scalars["examples"])
-            examples += float(reply.packet.scalars["examples"])
-        pooled, seen = total / count.clamp(min=1), None if bool((count > 0).all()) else count > 0
-        first = bool((state.shared < 0).all())
-        shared_scale = averaging.first_scale(pooled, seen, state.prior) if first else state.shared_scale
-        next_state = FedFIbOSState(
-            model=mean.next(self.server_learning_rate),
-            prior=state.prior,
-            shared=averaging.update(state.shared, pooled, seen, state.prior, shared_scale),
-            shared_scale=shared_scale,
-            rows=rows,
-            scales=scales,
-            levels=levels,
-            assignment=state.assignment,
+            mean.add(sent_mask(reply.sent, state.model), reply.packet.tensors["update"], unmarked(reply.packet.tensors))
+            mask = unpack_bits(masks[reply.client], state.model.layout.pool)
+            averages.add(reply.client, *self._estimate(reply.packet, mask), averaging)
+            loss.add_scalar("loss", reply.packet.scalars["loss"], float(reply.packet.scalars["examples"]))
+        after = replace(
+            state, model=mean.next(self.server_learning_rate), averages=averages.end(averaging), levels=levels
         )
-        return next_state, {"train/loss": loss / examples} | self._diagnosed(state, next_state, masks)
+        return after, {"train/loss": loss.scalar("loss")} | self._diagnosed(state, after, masks)
 
     def global_model(self, state: FedFIbOSState) -> Tree:
         """The full model."""
         return state.model.tree()
 
-    def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Tree]]:
+    def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Packet]]:
         """The submodel of each level, by the mean average of the clients at that level."""
-        for ratio in sorted((r for r, share in self.capacities.items() if share), reverse=True):
-            members = [c for c, level in state.levels.items() if level == ratio and c in state.rows]
-            importance = self._shared(state)
-            if members:
-                importance = torch.zeros_like(state.prior)
-                for client in members:
-                    importance += self._importance(state, client) / len(members)
-            yield level_name(ratio), state.model.tree(self._mask(state, importance, ratio))
+        for ratio in held_levels(self.capacities):
+            members = [c for c, level in state.levels.items() if level == ratio and c in state.averages.rows]
+            importance = state.averages.mean_of(members) if members else state.averages.common()
+            yield level_name(ratio), send(state.model, self._mask(state, importance, ratio), {})
+
+    def place(self, packet: Packet, benches: Benches) -> Workbench:
+        """A submodel is the whole model, zero off its mask."""
+        receive(packet, benches.whole)
+        return benches.whole
 
     def configure_evaluation(
         self, state: FedFIbOSState, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Every client gets the submodel that it would train."""
-        levels = assign(clients, self.capacities, state.assignment)
+        levels = self.assigned(clients, state.assignment, None)
         return ((client, self._submodel(state, client, levels[client])) for client in clients)
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
@@ -303,40 +280,28 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         return self.fisher in ("dense", "global")
 
     def _submodel(self, state: FedFIbOSState, client: ClientId, ratio: float) -> Packet:
-        mask = self._mask(state, self._importance(state, client), ratio)
-        scalars: dict[str, int | float | str | bool] = {"ratio": ratio}
-        if self.threshold_factor:
-            size = state.model.pool.abs()
-            scalars["threshold"] = float(size[top_k_mask(size, count_for(ratio, len(size)))].min())
-        return send(state.model, mask, scalars)
+        packet = send(state.model, self._mask(state, self._importance(state, client), ratio), {"ratio": ratio})
+        if not self.threshold_factor:
+            return packet
+        size = state.model.pool.abs()
+        largest = best(state.model.layout, size, state.fractions[ratio], scope="global")
+        values = pool_thresholds(state.model.layout, size, largest)
+        return replace(packet, tensors={**packet.tensors, "thresholds": values})
 
     def _mask(self, state: FedFIbOSState, importance: Tensor, ratio: float) -> Tensor:
-        weights = state.model.pool
-        return self._select(score(self.score, importance, weights), ratio, state)
+        return self._select(score(self.score, importance, state.model.pool), ratio, state)
 
     def _select(self, scores: Tensor, ratio: float, state: FedFIbOSState) -> Tensor:
-        model = state.model
-        return select(
-            scores,
-            ratio,
-            sizes=model.layout.pool_sizes,
-            scope=self.scope,
-            floor=self.floor,
-            ties=model.pool.abs(),
-        )
+        model, fraction = state.model, state.fractions[ratio]
+        return best(model.layout, scores, fraction, scope=self.scope, floor=self.floor, ties=model.pool.abs())
 
     def _importance(self, state: FedFIbOSState, client: ClientId) -> Tensor:
-        if client not in state.rows:
+        averages = state.averages
+        if client not in averages.rows:
             newcomer = self.first_mask == "magnitude" and self.fisher != "global"
-            return state.prior if newcomer else self._shared(state)
-        own = self._own(state, client)
-        return own if not self.blend else (1 - self.blend) * own + self.blend * self._shared(state)
-
-    def _own(self, state: FedFIbOSState, client: ClientId) -> Tensor:
-        return resolve(state.rows.read(client), state.prior, state.scales[client])
-
-    def _shared(self, state: FedFIbOSState) -> Tensor:
-        return resolve(state.shared, state.prior, state.shared_scale)
+            return averages.prior if newcomer else averages.common()
+        own = averages.own(client)
+        return own if not self.blend else (1 - self.blend) * own + self.blend * averages.common()
 
     def _estimate(self, packet: Packet, mask: Tensor) -> tuple[Tensor, Tensor | None]:
         """The estimate `[pool]`, zero where nothing was measured, and which entries it speaks of (None: all)."""
@@ -371,7 +336,7 @@ class FedFIbOS(Algorithm[FedFIbOSState]):
         layers = list(zip(layout.names, layout.pool_sizes, strict=False))
         looked = MaskDiagnostics(state.model.pool, layers, lambda ratio: self._select(size, ratio, state))
         for client, mask in masks.items():
-            kept = unpack_bits(mask, len(state.prior))
+            kept = unpack_bits(mask, state.model.layout.pool)
             looked.add(after.levels[client], kept, self._importance(after, client))
         return looked.metrics()
 

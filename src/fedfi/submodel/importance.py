@@ -6,11 +6,14 @@ is |x_0| times a scale. Shapes are `[pool]`, the selectable entries of the model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from fedfi.federation.rows import RowStore, Storage
 
 WarmStart = Literal["replace", "rescale", "raw"]
 UNSEEN = -1.0
@@ -59,6 +62,82 @@ class Averaging:
         if self.warm_start == "replace":
             mixed = torch.where(known < 0, estimate, mixed)
         return mixed if observed is None else torch.where(observed, mixed, known)
+
+
+@dataclass
+class Averages:
+    """All averages of a federation: of each client that took part, and the one that all share.
+
+    Attributes:
+        prior: |x_0| of the selectable entries.
+        shared: The average over the rounds' mean estimates, as stored.
+        shared_scale: The prior's scale in it.
+        rows: The average of each client that took part, as stored.
+        scales: The prior's scale in each of them.
+    """
+
+    prior: Tensor
+    shared: Tensor
+    shared_scale: float
+    rows: RowStore
+    scales: dict[str, float]
+
+    @staticmethod
+    def new(prior: Tensor, storage: Storage) -> Averages:
+        """Before anything was measured."""
+        return Averages(prior, torch.full_like(prior, UNSEEN), 1.0, RowStore(len(prior), storage), {})
+
+    def own(self, client: str) -> Tensor:
+        """The average of a client that took part."""
+        return resolve(self.rows.read(client), self.prior, self.scales[client])
+
+    def common(self) -> Tensor:
+        """The average that all share; the prior before anybody took part."""
+        return resolve(self.shared, self.prior, self.shared_scale)
+
+    def mean_of(self, clients: Sequence[str]) -> Tensor:
+        """The mean of these clients' own averages."""
+        mean = torch.zeros_like(self.prior)
+        for client in clients:
+            mean += self.own(client) / len(clients)
+        return mean
+
+    def begin(self, own: bool) -> Round:
+        """Starts a round; what it adds reaches these averages only by `Round.end`.
+
+        Args:
+            own: Whether clients have averages of their own.
+        """
+        return Round(self, self.rows.fork(), dict(self.scales), own)
+
+
+class Round:
+    """Folds the estimates of one round."""
+
+    def __init__(self, before: Averages, rows: RowStore, scales: dict[str, float], own: bool) -> None:
+        self._before, self._rows, self._scales, self._own = before, rows, scales, own
+        self._total, self._count = torch.zeros_like(before.prior), torch.zeros_like(before.prior)
+
+    def add(self, client: str, estimate: Tensor, observed: Tensor | None, averaging: Averaging) -> None:
+        """Adds a client's estimate; `observed` as in `Averaging.update`."""
+        self._total += estimate
+        self._count += 1.0 if observed is None else observed
+        if not self._own:
+            return
+        prior = self._before.prior
+        if client not in self._scales:
+            self._scales[client] = averaging.first_scale(estimate, observed, prior)
+        stored = self._rows.read(client) if client in self._rows else None
+        self._rows.write(client, averaging.update(stored, estimate, observed, prior, self._scales[client]))
+
+    def end(self, averaging: Averaging) -> Averages:
+        """The averages after the round."""
+        before, count = self._before, self._count
+        pooled, seen = self._total / count.clamp(min=1), None if bool((count > 0).all()) else count > 0
+        first = bool((before.shared < 0).all())
+        scale = averaging.first_scale(pooled, seen, before.prior) if first else before.shared_scale
+        shared = averaging.update(before.shared, pooled, seen, before.prior, scale)
+        return Averages(before.prior, shared, scale, self._rows, self._scales)
 
 
 def resolve(stored: Tensor, prior: Tensor, scale: float) -> Tensor:

@@ -1,84 +1,61 @@
-"""Submodels by an unstructured mask: how they travel, how they are trained, how their updates are averaged.
+"""Submodels by an unstructured mask: how they travel, and how they are trained.
 
-The mask covers the vector's selectable entries (`VectorLayout.pool`); parameters of normalisation layers are always
-kept and trained. Only kept values travel: the forward pass runs at x * M, so a client has no use for the others.
+The mask covers the vector's selectable entries (`VectorLayout.pool`); the others, such as parameters of normalisation
+layers, are always kept and trained. Only kept values travel: the forward pass runs at x * M, so a client has no use
+for the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from fedfi.federation.client import Client
-from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree
-from fedfi.federation.training import Gradient, Trained, train_locally
-from fedfi.federation.workbench import VectorLayout, Workbench
+from fedfi.federation.training import Gradient, Trained, mean_loss_gradient, train_locally
+from fedfi.federation.workbench import Workbench
 from fedfi.numerics.selection import pack_bits, unpack_bits
-
-BUFFER = "buffer:"
-
-
-@dataclass(frozen=True)
-class Model:
-    """The server's model.
-
-    Attributes:
-        vector: All trainable parameters `[size]`, selectable ones first.
-        constants: Frozen parameters and buffers, by name.
-        buffers: Which of the constants are buffers.
-        layout: Where each parameter lies in the vector.
-    """
-
-    vector: Tensor
-    constants: Tree
-    buffers: list[str]
-    layout: VectorLayout
-
-    @staticmethod
-    def of(bench: Workbench) -> Model:
-        """A copy of what a workbench holds."""
-        constants = {n: t.clone() for n, t in bench.constants.items()}
-        return Model(bench.vector.detach().clone(), constants, list(bench.buffers()), bench.layout)
-
-    @property
-    def pool(self) -> Tensor:
-        """The selectable entries `[pool]`."""
-        return self.vector[: self.layout.pool]
-
-    def tree(self, mask: Tensor | None = None) -> Tree:
-        """The model by name; with a mask `[pool]`, entries off it are zero."""
-        vector = self.vector.clone()
-        if mask is not None:
-            vector[: self.layout.pool] *= mask
-        return self.layout.split(vector) | self.constants
+from fedfi.submodel.model import Model, marked, unmarked
 
 
 def send(model: Model, mask: Tensor, scalars: Mapping[str, Scalar]) -> Packet:
     """The packet of a submodel: a bit a selectable entry, the kept values, and what every submodel has."""
-    tensors = {"kept": model.pool[mask], "rest": model.vector[model.layout.pool :]}
-    tensors |= {BUFFER + n: t for n, t in model.constants.items()}
+    tensors = {"kept": model.vector[model.whole(mask)]} | marked(model.constants)
     return Packet(tensors, scalars, {"mask": pack_bits(mask)})
 
 
 def receive(packet: Packet, bench: Workbench) -> Tensor:
-    """Loads a submodel into a workbench and returns its mask `[pool]`."""
+    """Loads a submodel into a workbench, zero off the mask, and returns its mask `[pool]`."""
     pool, device = bench.layout.pool, bench.vector.device
     mask = unpack_bits(packet.blobs["mask"], pool).to(device)
-    bench.load({n.removeprefix(BUFFER): t for n, t in packet.tensors.items() if n.startswith(BUFFER)})
+    held = int(mask.sum())
+    kept = packet.tensors["kept"].to(device)
+    bench.load(unmarked(packet.tensors))
     with torch.no_grad():
         bench.vector.zero_()
-        bench.vector[:pool].masked_scatter_(mask, packet.tensors["kept"].to(device))
-        bench.vector[pool:] = packet.tensors["rest"].to(device)
+        bench.vector[:pool].masked_scatter_(mask, kept[:held])
+        bench.vector[pool:] = kept[held:]
     return mask
 
 
+def sent_mask(packet: Packet, model: Model) -> Tensor:
+    """The mask `[size]` of all entries that a packet of `send` holds."""
+    return model.whole(unpack_bits(packet.blobs["mask"], model.layout.pool))
+
+
+def returned(model: Model, packet: Packet) -> Layout:
+    """The layout of what a client sends back of a submodel: the update of what it holds, and the buffers."""
+    update = {"update": packet.tensors["kept"]}
+    return Layout.like(update | marked({n: model.constants[n] for n in model.buffers}))
+
+
 def train_masked(
-    client: Client, mask: Tensor, gradient: Gradient, threshold: float | None = None
+    client: Client,
+    mask: Tensor,
+    gradient: Gradient | None = None,
+    factor: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Trained, Tree]:
     """Trains the loaded submodel; entries off the mask stay exactly zero under every optimizer.
 
@@ -86,80 +63,85 @@ def train_masked(
         client: On whose workbench `receive` put the submodel.
         mask: `[pool]`.
         gradient: As for `train_locally`.
-        threshold: With one, gradients on the mask are multiplied by FIARSE's factor at this threshold.
+        factor: Weights `[pool]` -> what gradients on the mask are multiplied by, such as FIARSE's factor.
 
     Returns:
         The training's outcome, and what travels back: the update of the kept entries (start minus end) as
-        ``"update"``, that of the others as ``"rest"``, and the buffers.
+        ``"update"``, and the buffers.
     """
     bench = client.workbench
     pool = bench.layout.pool
     start = bench.vector.detach().clone()
-    selectable, factor = bench.vector.detach()[:pool], mask.to(start.dtype)
+    selectable, kept = bench.vector.detach()[:pool], mask.to(start.dtype)
     grad = bench.vector.grad
     assert grad is not None  # made with the workbench
     slopes = grad[:pool]
 
     def adjust() -> None:
-        slopes.mul_(factor)
-        if threshold:
-            slopes.mul_(threshold_factor(selectable, threshold))
+        slopes.mul_(kept)
+        if factor:
+            slopes.mul_(factor(selectable))
 
     def settle() -> None:
-        selectable.mul_(factor)
+        selectable.mul_(kept)
 
     trained = train_locally(client, gradient=gradient, adjust=adjust, settle=settle)
-    change = start - bench.vector.detach()
-    back = {"update": change[:pool][mask], "rest": change[pool:].clone()}
-    return trained, back | {BUFFER + n: t.clone() for n, t in bench.buffers().items()}
+    return trained, update_of(bench, start, mask)
 
 
-def threshold_factor(weights: Tensor, threshold: float) -> Tensor:
-    """FIARSE's factor 1 + 2 t |w| / (|w| + t)^2 of the gradient: 1.5 at |w| = t, towards 1 far from it."""
-    size = weights.abs()
-    return 1 + 2 * threshold * size / (size + threshold) ** 2
+def train_thresholded(client: Client, mask: Tensor, threshold: Tensor, *, factor: bool = True) -> tuple[Trained, Tree]:
+    """FIARSE's training: in every forward pass the mask is the kept entries that are still above the threshold.
 
-
-def returned(model: Model, kept: int) -> Layout:
-    """The layout of what `train_masked` sends back of a submodel of `kept` entries."""
-    rest = model.vector[model.layout.pool :]
-    tensors = {"update": model.vector.new_empty(kept), "rest": rest}
-    return Layout.like(tensors | {BUFFER + n: model.constants[n] for n in model.buffers})
-
-
-class MaskedMean:
-    """Folds masked updates into the next model.
+    An entry that falls below it counts as zero, gets no gradient, and keeps its value; every optimizer leaves it
+    where it is, as the update and not the gradient is masked. So it cannot come back within the round.
 
     Args:
-        model: The model from which the submodels were taken.
-        divide: ``"count"`` divides each entry by the number of clients that held it, and leaves entries that
-            nobody held bit-identical; ``"plain"`` divides by the number of clients.
-        start: ``"masked"`` takes the printed algorithm at its word: a client starts from x * M, so its update off
-            the mask is x itself. Under ``"count"`` only clients that hold an entry speak for it, so it makes no
-            difference.
+        client: On whose workbench `receive` put the submodel.
+        mask: `[pool]`.
+        threshold: `[pool]`, the threshold of each entry's ranking.
+        factor: Whether gradients are multiplied by `threshold_factor`.
+
+    Returns:
+        As `train_masked`.
     """
+    bench = client.workbench
+    pool = bench.layout.pool
+    start = bench.vector.detach().clone()
+    selectable, plain = bench.vector.detach()[:pool], mean_loss_gradient(client)
+    grad = bench.vector.grad
+    assert grad is not None  # made with the workbench
+    slopes, stored, active = grad[:pool], selectable.clone(), mask.clone()
 
-    def __init__(self, model: Model, divide: Literal["count", "plain"], start: Literal["full", "masked"]) -> None:
-        self._model, self._divide, self._start = model, divide, start
-        self._sum = torch.zeros_like(model.pool)
-        self._count = torch.zeros_like(model.pool)
-        self._rest = WeightedMean()
+    def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
+        torch.logical_and(mask, stored.abs() >= threshold, out=active)
+        selectable.copy_(stored * active)
+        loss = plain(inputs, targets)
+        slopes.mul_(active)
+        if factor:
+            slopes.mul_(threshold_factor(stored, threshold))
+        selectable.copy_(stored)
+        return loss
 
-    def add(self, mask: Tensor, packet: Packet) -> None:
-        """Adds what a client sent back of the submodel with this mask."""
-        self._sum += torch.zeros_like(self._sum).masked_scatter_(mask, packet.tensors["update"])
-        self._count += mask
-        if self._start == "masked" and self._divide == "plain":
-            self._sum += self._model.pool * ~mask
-        self._rest.add({n: t for n, t in packet.tensors.items() if n == "rest" or n.startswith(BUFFER)})
+    def settle() -> None:
+        selectable.copy_(torch.where(active, selectable, stored))
+        stored.copy_(selectable)
 
-    def next(self, server_learning_rate: float) -> Model:
-        """X <- x - server_learning_rate * (mean of the updates)."""
-        if self._divide == "count":
-            step = torch.where(self._count > 0, self._sum / self._count.clamp(min=1), 0.0)
-        else:
-            step = self._sum / self._rest.weight
-        rest = self._rest.mean()
-        vector = self._model.vector - torch.cat([step, rest.pop("rest")]) * server_learning_rate
-        buffers = {n.removeprefix(BUFFER): t for n, t in rest.items()}
-        return Model(vector, self._model.constants | buffers, self._model.buffers, self._model.layout)
+    trained = train_locally(client, gradient=gradient, settle=settle)
+    return trained, update_of(bench, start, mask)
+
+
+def update_of(bench: Workbench, start: Tensor, mask: Tensor) -> Tree:
+    """What a client sends back: start minus end of what it holds, and the buffers."""
+    change, pool = start - bench.vector.detach(), bench.layout.pool
+    update = torch.cat([change[:pool][mask], change[pool:]])
+    return {"update": update} | marked({n: t.clone() for n, t in bench.buffers().items()})
+
+
+def threshold_factor(weights: Tensor, threshold: Tensor | float) -> Tensor:
+    """FIARSE's factor 1 + 2 t |w| / (|w| + t)^2 of the gradient: 1.5 at |w| = t, towards 1 far from it.
+
+    It is 1 where t is 0.
+    """
+    size = weights.abs()
+    total = size + threshold
+    return 1 + 2 * threshold * size / total.where(total > 0, 1) ** 2

@@ -1,0 +1,46 @@
+"""FedRolex: Alam, Liu, Yan, Zhang, FedRolex: Model-Heterogeneous FL with Rolling Sub-Model Extraction, NeurIPS 2022.
+
+| paper | here |
+|---|---|
+| S_n^(j), the window that rolls by one each round | `Wiring.rolled`, shift = round |
+| capacity beta_n | a width: `ratio = "width"`; under `"params"` the width whose parameters fit |
+| aggregation by holders, Eq. 4 | `holders.HolderMean` |
+
+All clients share the window's start. Of a layer with n channels on either side, windows of width w reach the entries
+whose two indices lie less than wn apart around the circle: (2w - 1/n) of them, if no client is whole.
+
+Deviations:
+
+- The window moves by one unit of what may be cut together: a pair of channels where group normalisation has groups of
+  two, a head of attention.
+- A window is a set: its channels keep their order, which permutes a client's network and changes nothing else.
+- `scaler`, `masked_loss` and `label_rows` are HeteroFL's devices, which the authors' code has too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.channels import Units, Wiring
+from fedfi.federation.algorithm import CONFIG
+from fedfi.submodel.structured import Structured
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class FedRolex(Structured):
+    """A window of every layer's channels that rolls on by one each round."""
+
+    scaler: Annotated[bool, Field(description="divide the outputs of cut layers by the width, in training")] = True
+    masked_loss: Annotated[bool, Field(description="zero the logits of classes that a client does not have")] = True
+    label_rows: Annotated[
+        bool, Field(description="average a class's rows over the clients that have examples of it")
+    ] = True
+
+    def units(self, wiring: Wiring, width: float, round: int, rng: torch.Generator) -> Units:
+        """As many as the width says, from the round's on."""
+        return wiring.rolled(width, round)

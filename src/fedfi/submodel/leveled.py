@@ -1,0 +1,43 @@
+"""Who is at which level: what every method of the family asks its user for."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId
+from fedfi.federation.rng import keyed_generator
+from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign
+from fedfi.submodel.sizing import RatioKind
+
+State = TypeVar("State")
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Leveled(Algorithm[State], ABC):
+    """A method whose clients carry as much of the model as their level says."""
+
+    participation: Annotated[float, Field(gt=0, le=1, description="share of the clients a round")] = 0.1
+    capacities: Annotated[Capacities, Field(description="ratio of the model -> share of clients")] = Field(
+        default_factory=lambda: dict(NON_UNIFORM)
+    )
+    ratio: Annotated[
+        RatioKind, Field(description="what a ratio is of: the model's parameters, or the width of its layers")
+    ] = "params"
+    level_mode: Annotated[
+        Literal["fix", "dynamic"], Field(description="a client's level is its own, or drawn anew each round")
+    ] = "fix"
+
+    def assigned(self, clients: Sequence[ClientId], seed: int, round: int | None) -> dict[ClientId, float]:
+        """The level of each client in a round; None asks for levels to judge by.
+
+        Shares are exact among all clients in either mode.
+        """
+        if self.level_mode == "dynamic" and round is not None:
+            seed = int(torch.randint(2**31, (), generator=keyed_generator(seed, "levels", round)))
+        return assign(clients, self.capacities, seed)

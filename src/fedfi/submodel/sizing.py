@@ -1,0 +1,36 @@
+"""What a level's ratio means: a fraction of the parameters, or the width of the network.
+
+A network of width w has about w^2 of the parameters, so the two kinds must not be mixed in a comparison. Each method
+takes either and is brought to it by the channel groups of the network: structured methods search the width whose
+parameters fit a fraction, unstructured ones keep as many parameters as a network of that width has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from torch import nn
+
+from fedfi.channels import Wiring, discover
+from fedfi.federation.task import Task
+
+RatioKind = Literal["params", "width"]
+
+
+def wiring_of(task: Task, module: nn.Module) -> Wiring:
+    """The channel groups of a task's model."""
+    return discover(module, task.data.spec.example())
+
+
+def fractions(kind: RatioKind, ratios: Iterable[float], task: Task, module: nn.Module) -> dict[float, float]:
+    """The fraction of the parameters at each ratio."""
+    if kind == "params":
+        return {ratio: ratio for ratio in ratios}
+    wiring = wiring_of(task, module)
+    return {ratio: wiring.ratio_for(ratio) for ratio in ratios}
+
+
+def widths(kind: RatioKind, ratios: Iterable[float], wiring: Wiring) -> dict[float, float]:
+    """The width at each ratio."""
+    return {ratio: ratio if kind == "width" else wiring.width_for(ratio) for ratio in ratios}

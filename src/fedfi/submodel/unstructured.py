@@ -1,0 +1,134 @@
+"""Submodels entry by entry: what the methods share that rank parameters by a score of the server's own.
+
+A method says what parameters are ranked by and how a client trains what it gets. Everything else is here: who is at
+which level, what travels, the mean over holders, and the three evaluations.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
+from fedfi.federation.client import Client
+from fedfi.federation.evaluation import evaluate_workbench
+from fedfi.federation.folding import WeightedMean
+from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.rng import keyed_generator
+from fedfi.federation.task import Task
+from fedfi.federation.training import Trained
+from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
+from fedfi.submodel.capacities import held_levels, level_name
+from fedfi.submodel.holders import HolderMean
+from fedfi.submodel.leveled import Leveled
+from fedfi.submodel.masked import receive, returned, send, sent_mask
+from fedfi.submodel.model import Model, unmarked
+from fedfi.submodel.sizing import fractions
+
+
+@dataclass(frozen=True)
+class UnstructuredState:
+    """The server's state.
+
+    Attributes:
+        model: The global model.
+        fractions: The fraction of the selectable parameters at each level.
+        assignment: Seed of who is at which level, and of what else is drawn once.
+    """
+
+    model: Model
+    fractions: dict[float, float]
+    assignment: int
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Unstructured(Leveled[UnstructuredState]):
+    """Each sampled client trains the parameters that rank best; each entry is averaged over its holders."""
+
+    server_learning_rate: Annotated[float, Field(gt=0, description="factor of the mean update")] = 1.0
+
+    @abstractmethod
+    def mask(self, model: Model, fraction: float, rng: torch.Generator) -> Tensor:
+        """The entries `[pool]` that a client with this fraction of the parameters holds."""
+
+    @abstractmethod
+    def train(self, client: Client, mask: Tensor) -> tuple[Trained, Tree]:
+        """Trains the submodel on the client's workbench; returns what `masked.train_masked` does."""
+
+    def init(self, task: Task, rng: torch.Generator) -> UnstructuredState:
+        """A freshly initialised model."""
+        bench = fresh_workbench(task, rng)
+        sizes = fractions(self.ratio, self.capacities, task, bench.module)
+        return UnstructuredState(Model.of(bench), sizes, int(torch.randint(2**31, (), generator=rng)))
+
+    def configure(
+        self, state: UnstructuredState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Each sampled client gets the submodel of its capacity."""
+        return self._submodels(state, self.sample(clients, rng), self.assigned(clients, state.assignment, round), rng)
+
+    def reply_layout(self, state: UnstructuredState, packet: Packet) -> Layout:
+        """The update of what was sent, the loss and the number of examples."""
+        base = returned(state.model, packet)
+        return replace(base, scalars={"loss": float, "examples": int}, least={"examples": 1})
+
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """Trains the submodel."""
+        trained, back = self.train(client, receive(packet, client.workbench))
+        return Packet(back, {"loss": trained.loss, "examples": trained.examples})
+
+    def aggregate(
+        self, state: UnstructuredState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[UnstructuredState, Metrics]:
+        """The mean update of each entry over the clients that held it."""
+        mean, loss = HolderMean(state.model), WeightedMean()
+        for reply in replies:
+            tensors, scalars = reply.packet.tensors, reply.packet.scalars
+            mean.add(sent_mask(reply.sent, state.model), tensors["update"], unmarked(tensors))
+            loss.add_scalar("loss", scalars["loss"], float(scalars["examples"]))
+        return replace(state, model=mean.next(self.server_learning_rate)), {"train/loss": loss.scalar("loss")}
+
+    def global_model(self, state: UnstructuredState) -> Tree:
+        """The full model."""
+        return state.model.tree()
+
+    def levels(self, state: UnstructuredState) -> Iterable[tuple[str, Packet]]:
+        """The submodel of each level."""
+        for ratio in held_levels(self.capacities):
+            rng = keyed_generator(state.assignment, "level", level_name(ratio))
+            yield level_name(ratio), send(state.model, self.mask(state.model, state.fractions[ratio], rng), {})
+
+    def place(self, packet: Packet, benches: Benches) -> Workbench:
+        """A submodel is the whole model, zero off its mask."""
+        receive(packet, benches.whole)
+        return benches.whole
+
+    def configure_evaluation(
+        self, state: UnstructuredState, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Every client gets a submodel of its capacity."""
+        return self._submodels(state, clients, self.assigned(clients, state.assignment, None), rng)
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """Judges the client's submodel on its own test examples (matched local)."""
+        receive(packet, client.workbench)
+        return evaluate_workbench(client)
+
+    def _submodels(
+        self,
+        state: UnstructuredState,
+        clients: Sequence[ClientId],
+        levels: Mapping[ClientId, float],
+        rng: torch.Generator,
+    ) -> Iterator[tuple[ClientId, Packet]]:
+        for client in clients:
+            ratio = levels[client]
+            mask = self.mask(state.model, state.fractions[ratio], rng)
+            yield client, send(state.model, mask, {"ratio": ratio})
