@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.submodel.feddropout import FederatedDropout
 from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fedrolex import FedRolex
+from fedfi.submodel.fiarse import FIARSE
+from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.magnitude import Magnitude
 
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
@@ -63,5 +68,39 @@ ROWS: dict[str, Row] = {
     "fedfibos-example": Row(
         FedFIbOS(**HALF, capacities=MIX, fisher_samples="example", warm_start="rescale", threshold_factor=True),
         FedFIbOS(**HALF, capacities=FULL, blend=0.5, scope="layer", warm_start="rescale"),
+    ),
+    # the threshold is |w_0| = 0, where the factor is 1; both clients hold w_0, which the tie gives to the lower index
+    "fiarse": Row(
+        FIARSE(**HALF, capacities=MIX),
+        FIARSE(**HALF, capacities=FULL, threshold_factor=False),
+        first_round=[-0.25, 0.0],
+        by_hand=FIARSE(participation=1, capacities={0.5: 1.0}),
+    ),
+    "fiarse-fixed": Row(
+        FIARSE(**HALF, capacities=MIX, reevaluate=False, scope="layer", level_mode="dynamic", ratio="width"),
+        FIARSE(**HALF, capacities=FULL, threshold_factor=False, reevaluate=False),
+    ),
+    "magnitude": Row(
+        Magnitude(**HALF, capacities=MIX, floor=0.5),
+        Magnitude(**HALF, capacities=FULL),
+        first_round=[-0.25, 0.0],
+        by_hand=Magnitude(participation=1, capacities={0.5: 1.0}),
+    ),
+    "random": Row(
+        Magnitude(**HALF, capacities=MIX, score="random"), Magnitude(**HALF, capacities=FULL, score="random")
+    ),
+    # a single layer has no channels to cut (its inputs and logits stay), so clients train it whole, as FedAvg's do
+    "heterofl": Row(
+        HeteroFL(**HALF, capacities=MIX, ratio="width"),
+        HeteroFL(**HALF, capacities=FULL, scaler=False, masked_loss=False, label_rows=False),
+        first_round=[-0.25, 0.25],
+        by_hand=HeteroFL(participation=1, ratio="width", capacities={0.5: 1.0}, masked_loss=False, label_rows=False),
+    ),
+    "fedrolex": Row(
+        FedRolex(**HALF, capacities=MIX, ratio="width", level_mode="dynamic"),
+        FedRolex(**HALF, capacities=FULL, scaler=False, masked_loss=False, label_rows=False),
+    ),
+    "feddropout": Row(
+        FederatedDropout(**HALF, capacities=MIX, ratio="width"), FederatedDropout(**HALF, capacities=FULL)
     ),
 }

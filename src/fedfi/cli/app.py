@@ -113,6 +113,25 @@ def show(
 
 
 @app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="A .safetensors file, or a .pt2 program.")],
+    capacity: Annotated[
+        str | None, typer.Option(help="A level of the run, such as 0.25; the whole model without it.")
+    ] = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Write a run's model, or the submodel of a level, for deployment.
+
+    Structured methods give a small dense network, unstructured ones the whole network with zeros. A .safetensors file
+    holds its parameters and buffers by name; a .pt2 file is a program that plain PyTorch loads and runs.
+    """
+    from fedfi.cli.exporting import export as export_
+
+    export_(directory, capacity, out, quiet)
+
+
+@app.command()
 def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Run directories, or directories of runs.")

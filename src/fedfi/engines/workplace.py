@@ -15,7 +15,7 @@ from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, HasLevels, Reply
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
-from fedfi.federation.evaluation import sums
+from fedfi.federation.evaluation import sums, take_statistics
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
@@ -94,7 +94,10 @@ class Workplace:
             raise InputError(f"the server holds no {split} examples")
         try:
             with one_thread():
-                return sums(self.task, self._loaded(what, packet).module, examples, start, stop)
+                module = self._loaded(what, packet).module
+                if self.task.data.validation is not None:
+                    take_statistics(self.task, module, self.task.data.validation)
+                return sums(self.task, module, examples, start, stop)
         except Exception as error:
             raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error
 

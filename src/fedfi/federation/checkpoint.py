@@ -202,11 +202,12 @@ def _listed(directory: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for match, path in found]
 
 
-def tensors_to_file(path: Path, tree: Mapping[str, Tensor]) -> None:
-    """Writes a model as a safetensors file, atomically."""
+def tensors_to_file(path: Path, tree: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Writes a model as a safetensors file, atomically; `about` becomes its metadata."""
     from safetensors.torch import save as serialise
 
-    write_atomically(path, serialise({k: t.detach().cpu().contiguous().clone() for k, t in tree.items()}))
+    tensors = {k: t.detach().cpu().contiguous().clone() for k, t in tree.items()}
+    write_atomically(path, serialise(tensors, dict(about) if about else None))
 
 
 def tensors_from_file(path: Path) -> Tree:

@@ -15,6 +15,7 @@ from fedfi.errors import InputError
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
+from fedfi.models.norms import has_static_norms, recompute_statistics
 
 SHARD = 2_000
 _BATCH = 100
@@ -68,6 +69,14 @@ def shards(examples: Examples) -> list[tuple[int, int]]:
     return [(a, min(a + SHARD, len(examples))) for a in range(0, len(examples), SHARD)]
 
 
+def take_statistics(task: Task, module: nn.Module, examples: Examples) -> None:
+    """Gives static batch norms, if there are any, the statistics of one pass over these examples."""
+    if not has_static_norms(module):
+        return
+    positions = torch.arange(len(examples)).split(_BATCH)
+    recompute_statistics(module, (examples.batch(part)[0].to(task.device) for part in positions))
+
+
 def evaluate_model(packet: Packet, client: Client) -> dict[str, float | str]:
     """Judges the model that `packet` holds by name on the client's own test examples; means, and ``"examples"``.
 
@@ -78,7 +87,11 @@ def evaluate_model(packet: Packet, client: Client) -> dict[str, float | str]:
 
 
 def evaluate_workbench(client: Client) -> dict[str, float | str]:
-    """Judges the client's workbench as it stands on the client's own test examples."""
+    """Judges the client's workbench as it stands on the client's own test examples.
+
+    Static batch norms take their statistics from the client's training examples.
+    """
     if len(client.data.test) == 0:
         return {"examples": 0.0}
+    take_statistics(client.task, client.workbench.module, client.data.train)
     return {**means([sums(client.task, client.workbench.module, client.data.test)])}

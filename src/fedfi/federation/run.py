@@ -141,6 +141,30 @@ def run(
             directory.close()
 
 
+def last_state(algorithm: Algorithm[Any], task: Task, out: Path, seed: int) -> tuple[int, Any]:
+    """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
+
+    Args:
+        algorithm: As it was run.
+        task: As it was run.
+        out: The run directory.
+        seed: The run's seed.
+
+    Raises:
+        InputError: If another process runs there.
+        RunError: If there is no usable checkpoint.
+    """
+    state = algorithm.init(task, keyed_generator(seed, "server", "init"))
+    directory = RunDirectory(out)
+    directory.lock()
+    try:
+        attach_all(checkpoint.row_stores(state), directory.rows)
+        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
+    finally:
+        directory.close()
+    return rounds, content.state
+
+
 def _check_arguments(algorithm: object, task: object, **numbers: object) -> None:
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm is {algorithm!r}, expected an instance of a method, such as fedfi.FedAvg()")

@@ -18,6 +18,7 @@ from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
+from fedfi.models.norms import has_static_norms
 from fedfi.models.pools import selection_pools
 
 _KEPT = 32  # smaller models a worker keeps; a federation has about as many as it has levels
@@ -179,10 +180,20 @@ class Benches:
 
 
 def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:
-    """A freshly initialised model on the CPU, where servers work; the same `rng` gives every method the same model."""
+    """A freshly initialised model on the CPU, where servers work; the same `rng` gives every method the same model.
+
+    Raises:
+        InputError: If the model cannot be judged with what the server holds.
+    """
     seed = int(torch.randint(2**31, (), generator=rng))
     with keyed_global_rng(seed, "model"):
-        return Workbench(task.model())
+        bench = Workbench(task.model())
+    if task.data.validation is None and has_static_norms(bench.module):
+        raise InputError(
+            "the model's static batch norms take their statistics from the server's examples, but data.validation is 0"
+            " (nearest valid: 1; a few hundred serve better)"
+        )
+    return bench
 
 
 def deployable(task: Task, model: Mapping[str, Tensor]) -> Tree:

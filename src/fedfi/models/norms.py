@@ -105,6 +105,11 @@ def recompute_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
             module.training = mode
 
 
+def has_static_norms(model: nn.Module) -> bool:
+    """Whether a model has batch norms that keep no running statistics."""
+    return bool(_static_norms(model))
+
+
 def forget_statistics(model: nn.Module) -> None:
     """Undoes `recompute_statistics`: static norms evaluate by batch statistics again."""
     for layer in _static_norms(model):

@@ -1,0 +1,246 @@
+"""Runs a grid of experiments: methods x settings x seeds, at one of several scales.
+
+Usage:
+  python experiments/grid.py GRID.toml --scale small --tune -o results/NAME    # learning rates, on validation examples
+  python experiments/grid.py GRID.toml --scale small -o results/NAME           # all runs, then the tables
+
+GRID.toml holds `seeds`, `rates`, an experiment `[base]`, what a scale changes `[scale.NAME]` (`tuning_rounds` is of the
+tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `[method.LABEL]`; `ignores` names axes
+that mean nothing to a method, which is then run once for all their values. Runs that are there already, with the same
+settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
+Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
+`tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import itertools
+import json
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from fedfi.experiment import from_dict
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.run import run
+
+WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
+KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
+SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a method at a value of each axis, with a seed."""
+
+    method: str
+    values: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return "-".join([*self.values, self.method, str(self.seed)])
+
+
+class Grid:
+    """What a grid file says at one scale."""
+
+    def __init__(self, path: Path, scale: str) -> None:
+        self.tables = tomllib.loads(path.read_text())
+        scales = self.tables["scale"]
+        if scale not in scales:
+            raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
+        self.scale = dict(scales[scale])
+        self.tuning_rounds = self.scale.pop("tuning_rounds")
+        self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
+        self.methods: dict[str, dict[str, Any]] = self.tables["method"]
+
+    def cells(self, only: list[str] | None = None) -> Iterator[Cell]:
+        """All runs, the first seed of everything first."""
+        for seed in self.tables["seeds"]:
+            for values in itertools.product(*self.axes.values()):
+                for method, changes in self.methods.items():
+                    if only and method not in only:
+                        continue
+                    ignored = changes.get("ignores", [])
+                    if any(
+                        a in ignored and v != next(iter(self.axes[a])) for a, v in zip(self.axes, values, strict=True)
+                    ):
+                        continue
+                    named = [("any" if a in ignored else v) for a, v in zip(self.axes, values, strict=True)]
+                    yield Cell(method, tuple(named), seed)
+
+    def settings(self, cell: Cell, rate: float, rounds: int | None = None) -> dict[str, Any]:
+        """The experiment of a cell."""
+        tables = merged(self.tables["base"], self.scale)
+        for axis, value in zip(self.axes, cell.values, strict=True):
+            if value != "any":
+                tables = merged(tables, self.axes[axis][value])
+        changes = {k: v for k, v in self.methods[cell.method].items() if k != "ignores"}
+        tables = merged(tables, changes)
+        tables = merged(tables, {"seed": cell.seed, "train": {"learning_rate": rate}})
+        return tables if rounds is None else tables | {"rounds": rounds}
+
+
+def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with some keys replaced, deeply but for those of `WHOLE`."""
+    result = copy.deepcopy(dict(tables))
+    for key, value in changes.items():
+        deep = isinstance(value, dict) and key not in WHOLE and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if deep else copy.deepcopy(value)
+    return result
+
+
+def tried(job: tuple[str, float, dict[str, Any]]) -> tuple[str, float, float]:
+    """The validation accuracy of a rate; nothing of the test set is looked at."""
+    key, rate, tables = job
+    experiment = from_dict(tables, source=key)
+    judged = Evaluate(every=10_000, levels=False, local=False)
+    settings = experiment.settings
+    result = run(experiment.algorithm(), experiment.task(), rounds=settings.rounds, seed=settings.seed, evaluate=judged)
+    accuracy = result.metrics[-1]["validation/accuracy"]
+    print(f"{key} {rate}: {accuracy:.4f}", flush=True)
+    return key, rate, accuracy
+
+
+def tune(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
+    """Writes `tuning.json`: method and first axis -> rates and their accuracies, and the best rate."""
+    path = out / "tuning.json"
+    found: dict[str, dict[str, float]] = json.loads(path.read_text())["validation_accuracy"] if path.exists() else {}
+    firsts = [next(iter(v)) for v in list(grid.axes.values())[1:]]
+    jobs = []
+    for value in next(iter(grid.axes.values()), {"": {}}):
+        for method, changes in grid.methods.items():
+            key = tuning_key(method, value)
+            if (only and method not in only) or set(found.get(key, {})) >= {str(r) for r in grid.tables["rates"]}:
+                continue
+            values = [value, *firsts][: len(grid.axes)]
+            ignored = changes.get("ignores", [])
+            named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
+            cell = Cell(method, named, grid.tables["seeds"][0])
+            jobs += [(key, rate, grid.settings(cell, rate, grid.tuning_rounds)) for rate in grid.tables["rates"]]
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        for key, rate, accuracy in pool.map(tried, jobs):
+            found.setdefault(key, {})[str(rate)] = accuracy
+            best = {k: float(max(row, key=lambda r: row[r])) for k, row in found.items()}
+            content = {"rounds": grid.tuning_rounds, "validation_accuracy": found, "best": best}
+            path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def tuning_key(method: str, value: str) -> str:
+    return f"{method}/{value}" if value else method
+
+
+def done(job: tuple[str, dict[str, Any], Path]) -> str:
+    """Runs a cell and writes its file."""
+    name, tables, path = job
+    experiment = from_dict(tables, source=name)
+    settings = experiment.settings
+    result = run(
+        experiment.algorithm(),
+        experiment.task(),
+        rounds=settings.rounds,
+        seed=settings.seed,
+        evaluate=settings.evaluate,
+    )
+    curves: dict[str, list[list[float]]] = {}
+    for line in result.metrics:
+        for key, value in line.items():
+            if key.startswith(KEPT) and not key.endswith("examples"):
+                curves.setdefault(key, []).append([line["round"], round(value, 6)])
+    content = {
+        "settings": tables,
+        "failures": len(result.failures),
+        "bytes_down": sum(line["bytes/down"] for line in result.metrics),
+        "bytes_up": sum(line["bytes/up"] for line in result.metrics),
+        "seconds": round(sum(line["seconds"] for line in result.metrics), 1),
+        "curves": curves,
+    }
+    path.write_text(json.dumps(content) + "\n")
+    return f"{name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
+
+
+def digest(tables: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(tables, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
+    """Runs what is missing."""
+    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    jobs = []
+    for cell in grid.cells(only):
+        rate = tuned.get(tuning_key(cell.method, cell.values[0] if cell.values else ""))
+        if rate is None:
+            raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
+        tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
+        if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
+            jobs.append((cell.name, tables, path))
+    print(f"{len(jobs)} runs", flush=True)
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        for said in pool.map(done, jobs):
+            print(said, flush=True)
+
+
+def table(grid: Grid, out: Path, last: int) -> str:
+    """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
+    lines = []
+    tuned = json.loads((out / "tuning.json").read_text())["best"]
+    for values in itertools.product(*grid.axes.values()):
+        lines += [
+            f"### {', '.join(values)}",
+            "",
+            "| method | rate | seeds | " + " | ".join(SHOWN) + " | MB down / up |",
+        ]
+        lines += ["|---" * (len(SHOWN) + 4) + "|"]
+        for method, changes in grid.methods.items():
+            ignored = changes.get("ignores", [])
+            named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
+            paths = [out / "runs" / f"{Cell(method, named, seed).name}.json" for seed in grid.tables["seeds"]]
+            found = [json.loads(p.read_text()) for p in paths if p.exists()]
+            if not found:
+                continue
+            cells = []
+            for key in SHOWN.values():
+                runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
+                means = [100 * statistics.mean(run) for run in runs]
+                spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
+                cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
+            down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
+            rate = tuned.get(tuning_key(method, values[0] if values else ""), "")
+            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grid", type=Path)
+    parser.add_argument("--scale", default="small")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--only", help="these methods, separated by commas")
+    parser.add_argument("--last", type=int, default=2, help="average so many last evaluations of a run")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    options = parser.parse_args()
+    grid = Grid(options.grid, options.scale)
+    only = options.only.split(",") if options.only else None
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.tune:
+        tune(grid, options.out, options.workers, only)
+        return
+    run_all(grid, options.out, options.workers, only)
+    (options.out / "table.md").write_text(table(grid, options.out, options.last))
+    print(table(grid, options.out, options.last))
+
+
+if __name__ == "__main__":
+    main()

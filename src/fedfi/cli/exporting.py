@@ -1,0 +1,88 @@
+"""`fedfi export`: a run's model, or the submodel of a level, as a file to deploy."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedfi.errors import InputError, unknown
+from fedfi.experiment import Experiment, from_dict, read_toml
+from fedfi.federation.algorithm import HasLevels
+from fedfi.federation.checkpoint import tensors_to_file, write_atomically
+from fedfi.federation.run import last_state
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import Benches
+
+_SUFFIXES = (".safetensors", ".pt2")
+
+
+def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> None:
+    """Writes the model of a run's newest checkpoint.
+
+    Args:
+        directory: The run directory.
+        capacity: A level; None for the whole model.
+        out: A ``.safetensors`` file, or a ``.pt2`` program of `torch.export`.
+        quiet: Say nothing.
+
+    Raises:
+        InputError: If the directory is no run, has no such level, or the file's kind is unknown.
+    """
+    if out.suffix not in _SUFFIXES:
+        raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
+    path = directory / "run.toml"
+    if not path.exists():
+        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
+    experiment = from_dict(read_toml(path), source=str(path))
+    task = experiment.task()
+    module, about = _module(experiment, task, directory, capacity)
+    module.eval()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".pt2":
+        write_atomically(out, _program(module, task.data.spec.example(), about))
+    else:
+        tensors_to_file(out, module.state_dict(), about)
+    if not quiet:
+        count = sum(p.numel() for p in module.parameters())
+        held = sum(int((p != 0).sum()) for p in module.parameters())
+        print(f"{out}: {count:,} parameters, {held:,} of them not zero, after round {about['round']}")
+
+
+def _module(
+    experiment: Experiment, task: Task, directory: Path, capacity: str | None
+) -> tuple[nn.Module, dict[str, str]]:
+    algorithm, seed = experiment.algorithm(), experiment.settings.seed
+    rounds, state = last_state(algorithm, task, directory, seed)
+    about = {"algorithm": str(experiment.settings.algorithm["name"]), "round": str(rounds)}
+    benches = Benches(task, seed)
+    if capacity is None:
+        benches.whole.load(algorithm.global_model(state))
+        return benches.whole.module, about
+    if not isinstance(algorithm, HasLevels):
+        raise InputError(f"--capacity {capacity}: {about['algorithm']} makes no submodels; leave it out")
+    levels = dict(algorithm.levels(state))
+    name = next((n for n in levels if n == capacity or _number(n) == _number(capacity)), None)
+    if name is None:
+        raise InputError("--capacity: " + unknown("level", capacity, levels))
+    packet = levels[name]
+    about["capacity"] = name
+    about |= {kind: base64.b64encode(bits).decode() for kind, bits in packet.blobs.items()}
+    return algorithm.place(packet, benches).module, about
+
+
+def _program(module: nn.Module, example: torch.Tensor, about: dict[str, str]) -> bytes:
+    program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files=about)
+    return buffer.getvalue()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
