@@ -47,6 +47,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return "-".join([*self.values, self.method, str(self.seed)])
 
 
