@@ -35,8 +35,7 @@ def replies(algorithm: FedFIbOS, state: Any, clients: list[str], round: int) -> 
     for client, sent in algorithm.configure(state, round, clients, torch.Generator().manual_seed(round)):
         back = {
             "update": torch.randn(len(sent.tensors["kept"]), generator=noise).mul_(1e-3),
-            "rest": torch.zeros_like(sent.tensors["rest"]),
-            "fisher": torch.randn(len(state.prior), generator=noise).mul_(3).exp_().mul_(1e-6),
+            "fisher": torch.randn(state.model.layout.pool, generator=noise).mul_(3).exp_().mul_(1e-6),
         }
         reply = Packet(back, {"loss": 2.0, "examples": 500})
         algorithm.reply_layout(state, sent).check(reply, client)
@@ -58,8 +57,8 @@ def main() -> None:
         algorithm = replace(algorithm, participation=participation)
         incoming = replies(algorithm, state, clients, round)
         state, _ = algorithm.aggregate(state, round, incoming, torch.Generator().manual_seed(round))
-    if len(state.rows) != options.clients:
-        raise RuntimeError(f"{len(state.rows)} clients have a row, expected {options.clients}")
+    if len(state.averages.rows) != options.clients:
+        raise RuntimeError(f"{len(state.averages.rows)} clients have a row, expected {options.clients}")
     parameters = state.model.layout.size
     print(json.dumps({"parameters": parameters, "clients": options.clients, "before": before, "after": resident()}))
 

@@ -8,8 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedfi import ClientData, Dataset, FederatedData, InputSpec, Task, Training, build
+from fedfi import Client, ClientData, Dataset, FederatedData, InputSpec, Memory, Task, Training, build
 from fedfi.federation.task import cross_entropy
+from fedfi.federation.workbench import Benches
 
 SPEC = InputSpec(kind="image", shape=(3, 32, 32), classes=10)
 BATCH = 20
@@ -28,3 +29,8 @@ def task_of(width: float, steps: int, loss: Callable[[Tensor, Tensor], Tensor] =
         training=Training(learning_rate=0.01, batch_size=BATCH, steps=steps),
         loss=loss,
     )
+
+
+def client_of(task: Task) -> Client:
+    """The task's client, as an engine makes it."""
+    return Client("0", task.data.clients["0"], Memory(), task, Benches(task, 0), round=0, seed=0)

@@ -43,8 +43,8 @@ from torch import Tensor
 
 from benchmarks.figures import Figure, Report, summary
 from benchmarks.memory import STATUS
-from benchmarks.resnet import task_of
-from fedfi import Algorithm, Client, FedAvg, FedFIbOS, Memory, Packet, Reply
+from benchmarks.resnet import client_of, task_of
+from fedfi import Algorithm, Client, FedAvg, FedFIbOS, Packet, Reply
 from fedfi.federation.task import cross_entropy
 from fedfi.federation.workbench import Workbench
 from fedfi.numerics.selection import select
@@ -88,8 +88,7 @@ class Clock:
 def _own_work(width: float, turns: int, steps: int) -> tuple[list[Figure], dict[str, Any]]:
     clock = Clock()
     task = task_of(width, steps, clock.loss)
-    bench = Workbench(task.model())
-    client = Client("0", task.data.clients["0"], Memory(), task, bench, round=0, seed=0)
+    client = client_of(task)
     # Only on the client's side is one level the same for all; the server's side has the default mix.
     jobs: dict[str, tuple[Algorithm[Any], Packet]] = {}
     for algorithm in (FedAvg(participation=1.0), FedFIbOS(participation=1.0, capacities={0.25: 1.0})):
@@ -145,7 +144,7 @@ def _more(step: dict[str, list[float]]) -> float:
 def _server(width: float, turns: int) -> dict[str, list[float]]:
     """Seconds a client that the server works in a round of ten, for FedAvg and for FedFIbOS."""
     task = task_of(width, steps=1)
-    client = Client("0", task.data.clients["0"], Memory(), task, Workbench(task.model()), round=0, seed=0)
+    client = client_of(task)
     variants: dict[str, Algorithm[Any]] = {
         "FedAvg": FedAvg(participation=1.0),
         "FedFIbOS": FedFIbOS(participation=1.0),

@@ -53,14 +53,12 @@ class Workplace:
         """The client of a job, on a clean workbench."""
         if job.client not in self.task.data.clients:
             raise InputError(f"there is no client {job.client!r}")
-        bench = self.benches.whole
-        bench.reset()
+        self.benches.reset()
         return Client(
             id=job.client,
             data=self.task.data.clients[job.client],
             memory=Memory(job.memory),
             task=self.task,
-            workbench=bench,
             benches=self.benches,
             round=job.round,
             seed=self.seed,
@@ -102,7 +100,7 @@ class Workplace:
             raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error
 
     def _loaded(self, what: Judged, packet: Packet) -> Workbench:
-        self.benches.whole.reset()
+        self.benches.reset()
         if what == "level":
             if not isinstance(self.algorithm, HasLevels):
                 raise InputError(f"{type(self.algorithm).__name__} makes no submodels")

@@ -59,26 +59,31 @@ class Client:
         data: Its own examples, `train` and `test`.
         memory: What it kept from earlier rounds.
         task: The model factory, the loss and the local training recipe.
-        workbench: A model instance to load and train; nothing on it survives the call.
-        benches: Where that instance and smaller ones come from.
+        benches: Model instances to load and train, whole and smaller ones; nothing on them survives the call.
         round: The current round, from 0.
         seed: The run's seed.
         device: Where to compute.
+        bench: Another workbench than that of the whole model.
     """
 
     id: str
     data: ClientData
     memory: Memory
     task: Task
-    workbench: Workbench
     benches: Benches
     round: int
     seed: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    bench: Workbench | None = None
+
+    @property
+    def workbench(self) -> Workbench:
+        """The model instance to work on: `bench`, or that of the whole model."""
+        return self.benches.whole if self.bench is None else self.bench
 
     def on(self, bench: Workbench) -> Client:
         """The same client on another workbench."""
-        return replace(self, workbench=bench)
+        return replace(self, bench=bench)
 
     def rng(self, purpose: str) -> torch.Generator:
         """The generator of this client, this round and this purpose; the same key gives the same draws."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from fedfi.federation.task import Task
 from fedfi.models.norms import has_static_norms
 from fedfi.models.pools import selection_pools
 
+T = TypeVar("T")
 _KEPT = 32  # smaller models a worker keeps; a federation has about as many as it has levels
 
 
@@ -143,6 +144,8 @@ class Workbench:
 class Benches:
     """The workbenches of one worker: one of the task's whole model, and one of each smaller model made of it.
 
+    Each is made at its first use, so that a worker whose clients train small models alone never holds the whole one.
+
     Args:
         task: Makes the model, and says on which device.
         seed: The run's seed.
@@ -154,29 +157,47 @@ class Benches:
     def __init__(self, task: Task, seed: int) -> None:
         self.task = task
         self._seed = seed
+        self._whole: Workbench | None = None
         self._smaller: dict[Hashable, Workbench] = {}
+        self._known: dict[Hashable, Any] = {}
 
-    @cached_property
+    @property
     def whole(self) -> Workbench:
-        """The whole model's, made at the first use."""
-        with keyed_global_rng(self._seed, "workbench"):
-            return Workbench(self.task.model(), self.task.device)
+        """The whole model's; as the last user left it."""
+        if self._whole is None:
+            self._whole = Workbench(self._model(), self.task.device)
+        return self._whole
 
     def smaller(self, key: Hashable, make: Callable[[nn.Module], nn.Module]) -> Workbench:
-        """The workbench of a smaller model, as new.
+        """The workbench of a smaller model, its buffers as new.
 
         Args:
             key: The same for models that differ in their values alone.
-            make: Makes the model of the whole one, which it leaves as it is; called once a key.
+            make: Makes the model of a whole one; called once a key.
         """
         if key not in self._smaller:
             if len(self._smaller) == _KEPT:
                 self._smaller.pop(next(iter(self._smaller)))
-            with keyed_global_rng(self._seed, "workbench"):
-                self._smaller[key] = Workbench(make(self.whole.module), self.task.device)
+            self._smaller[key] = Workbench(make(self._model()), self.task.device)
         bench = self._smaller[key]
         bench.reset()
         return bench
+
+    def known(self, key: Hashable, find: Callable[[nn.Module], T]) -> T:
+        """What `find` says of the whole model, which is asked once a key."""
+        if key not in self._known:
+            self._known[key] = find(self._model())
+        found: T = self._known[key]
+        return found
+
+    def reset(self) -> None:
+        """Puts the whole model's buffers back to new, if there is one."""
+        if self._whole is not None:
+            self._whole.reset()
+
+    def _model(self) -> nn.Module:
+        with keyed_global_rng(self._seed, "workbench"):
+            return self.task.model()
 
 
 def fresh_workbench(task: Task, rng: torch.Generator) -> Workbench:

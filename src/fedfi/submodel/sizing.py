@@ -14,6 +14,7 @@ from torch import nn
 
 from fedfi.channels import Wiring, discover
 from fedfi.federation.task import Task
+from fedfi.federation.workbench import Benches
 
 RatioKind = Literal["params", "width"]
 
@@ -21,6 +22,11 @@ RatioKind = Literal["params", "width"]
 def wiring_of(task: Task, module: nn.Module) -> Wiring:
     """The channel groups of a task's model."""
     return discover(module, task.data.spec.example())
+
+
+def wiring_at(benches: Benches) -> Wiring:
+    """The same where a client works, found once."""
+    return benches.known("wiring", lambda module: wiring_of(benches.task, module))
 
 
 def fractions(kind: RatioKind, ratios: Iterable[float], task: Task, module: nn.Module) -> dict[float, float]:

@@ -16,7 +16,7 @@ from fedfi.channels import Units, Wiring
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree
 from fedfi.federation.workbench import Benches, Workbench
 from fedfi.submodel.model import Model, marked, unmarked
-from fedfi.submodel.sizing import wiring_of
+from fedfi.submodel.sizing import wiring_at
 
 
 def entries(wiring: Wiring, model: Model, units: Units) -> Tensor:
@@ -33,7 +33,7 @@ def send(model: Model, wiring: Wiring, units: Units, scalars: Mapping[str, Scala
 
 def receive(packet: Packet, benches: Benches) -> Workbench:
     """The workbench of the small network, with the packet's values."""
-    wiring = wiring_of(benches.task, benches.whole.module)
+    wiring = wiring_at(benches)
     units = wiring.unpack(packet.blobs["units"])
     counts = tuple(int(kept.sum()) for kept in units.values())
     bench = benches.smaller(counts, lambda module: wiring.shrink(module, units))

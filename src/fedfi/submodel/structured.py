@@ -42,7 +42,7 @@ from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, unmarked
-from fedfi.submodel.sizing import widths, wiring_of
+from fedfi.submodel.sizing import widths, wiring_at, wiring_of
 from fedfi.submodel.sliced import parts, receive, returned, send, update_of
 
 
@@ -121,8 +121,8 @@ class Structured(Leveled[StructuredState]):
         start = bench.vector.detach().clone()
         with ExitStack() as hooks:
             if self.scaler:
-                wiring = wiring_of(client.task, client.benches.whole.module)
-                hooks.enter_context(scaled(bench.module, wiring, float(packet.scalars["width"])))
+                width = float(packet.scalars["width"])
+                hooks.enter_context(scaled(bench.module, wiring_at(client.benches), width))
             trained = train_locally(client.on(bench), gradient=self._gradient(client.on(bench)))
         back = update_of(bench, start)
         if self.label_rows:
