@@ -22,6 +22,8 @@ from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rows import RowStore
 
 KEEP = 2
+REMADE = {"remade": True}
+"""Metadata of a dataclass field that a checkpoint leaves out, since `init` makes it again from the task alone."""
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 
 
@@ -35,7 +37,9 @@ def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             "fields": {
-                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in dataclasses.fields(value)
+                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}")
+                for f in dataclasses.fields(value)
+                if not f.metadata.get("remade")
             }
         }
     if isinstance(value, Mapping):
@@ -55,7 +59,9 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     if kind == "rows":
         return template  # its rows are restored when the whole is there
     if kind == "fields":
-        return type(template)(**{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()})
+        fields = {k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
+        same = {f.name: getattr(template, f.name) for f in dataclasses.fields(template) if f.metadata.get("remade")}
+        return type(template)(**fields, **same)
     if kind == "table":
         given = template if isinstance(template, Mapping) else {}
         return {k: unflatten(v, tensors, given.get(k)) for k, v in content}

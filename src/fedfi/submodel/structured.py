@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Protocol, runtime_checkable
 
 import torch
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fedfi.channels import Units, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
+from fedfi.federation.checkpoint import REMADE
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
@@ -59,7 +60,7 @@ class StructuredState:
     """
 
     model: Model
-    wiring: Wiring
+    wiring: Wiring = field(metadata=REMADE)
     widths: dict[float, float]
     assignment: int
     round: int = 0
@@ -232,5 +233,5 @@ class scaled(ExitStack):
 
 def cut_layers(wiring: Wiring) -> list[str]:
     """Paths of the modules that make channels of a group: convolutions, linear layers, embeddings."""
-    made = [m.name for group in wiring.groups.values() for m in group.members if m.role == "out"]
+    made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
     return list(dict.fromkeys(name.rpartition(".")[0] for name in made if name.endswith("weight")))

@@ -1,8 +1,0 @@
-"""stub"""
-
-
-class Wiring: ...
-
-
-def discover(m, x):
-    raise NotImplementedError

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tiny
+from torch import nn
+
+from fedfi.channels import discover
+from fedfi.engines.workplace import Job, Workplace
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import Reply
+from fedfi.federation.packet import Packet
+from fedfi.federation.rng import keyed_generator
+from fedfi.federation.run import run
+from fedfi.federation.training import batch_positions
+from fedfi.models import InputSpec, build
+from fedfi.submodel.feddropout import FederatedDropout
+from fedfi.submodel.fedrolex import FedRolex
+from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.structured import cut_layers, own_rows
+
+PLAIN = {"scaler": False, "masked_loss": False, "label_rows": False}
+IMAGES = InputSpec("image", (3, 32, 32), 10)
+
+
+def begin(algorithm, task):
+    state = algorithm.init(task, keyed_generator(0, "server", "init"))
+    return state, Workplace(algorithm, task, 0)
+
+
+def update(algorithm, place, packet, name="c2"):
+    outcome = place.do(Job("client_update", name, 0, packet))
+    assert isinstance(outcome.reply, Reply), outcome.reply
+    return outcome.reply.packet
+
+
+def no_norm(features: int = 6, classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+# -- index sets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1.0, 0.5, 0.25, 0.125, 0.0625])
+def test_heterofl_keeps_the_first_channels_of_resnet18(width):
+    """[0 : ceil(r C)] of every layer's outputs and of the next one's inputs; the image's channels and the classes
+    stay. Residual streams of a stage share one set."""
+    model = build("resnet18", IMAGES, {"norm": "batch"})
+    wiring = discover(model, IMAGES.example())
+    units = HeteroFL().units(wiring, width, 5, keyed_generator(0, "x"))
+    expected = {}
+    for name, tensor in model.state_dict().items():
+        kept = []
+        for axis, size in enumerate(tensor.shape):
+            whole = axis > 1 or (name == "stem.conv.weight" and axis == 1) or (name.startswith("head.") and axis == 0)
+            kept.append(size if whole else -(-int(width * 10000) * size // 10000))
+        expected[name] = kept
+    for name, shape in expected.items():
+        mask = wiring.mask(name, units)
+        corner = torch.zeros(mask.shape, dtype=torch.bool)
+        corner[tuple(slice(k) for k in shape)] = True
+        assert torch.equal(mask, corner), name
+
+
+@pytest.mark.parametrize("width", [0.5, 0.25, 0.125, 0.0625])
+def test_fedrolex_covers_a_band_of_square_layers(width):
+    """Windows of w = rn channels on both sides at the same start reach |i - j| < w around the circle:
+    (2w - 1) / n of a square layer; with n = 64, 98.4, 48.4, 23.4 and 10.9 %."""
+    net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+    wiring = discover(net, torch.randn(2, 4))
+    algorithm = FedRolex(**PLAIN)
+    reached = torch.zeros(64, 64, dtype=torch.bool)
+    for number in range(64):
+        reached |= wiring.mask("2.weight", algorithm.units(wiring, width, number, keyed_generator(0, "x")))
+    assert reached.double().mean().item() == pytest.approx((2 * 64 * width - 1) / 64)
+    assert round(100 * (2 * 64 * width - 1) / 64, 1) == {0.5: 98.4, 0.25: 48.4, 0.125: 23.4, 0.0625: 10.9}[width]
+
+
+def test_fedrolex_windows_are_those_of_the_round():
+    """{(j + t) mod n : j < ceil(r n)}, for all layers at once."""
+    wiring = discover(no_norm(), torch.randn(2, 6))
+    for number in range(10):
+        units = FedRolex().units(wiring, 0.3, number, keyed_generator(0, "x"))
+        for kept in units.values():
+            assert sorted(kept.nonzero().flatten().tolist()) == sorted((j + number) % 8 for j in range(3))
+
+
+def test_two_residual_inputs_share_one_set():
+    """In ResNet-18 the shortcut convolution and the block's last one add up, so their outputs are cut alike."""
+    wiring = discover(build("resnet18", IMAGES, {"width": 0.25}), IMAGES.example())
+    drawn = FederatedDropout().units(wiring, 0.5, 0, keyed_generator(0, "x"))
+    names = [n for n in ("conv2", "shortcut") for n in [n]]
+    assert names
+    stage = [n for n in wiring_names(wiring) if n.startswith("stages.1") and n.endswith("weight")]
+    assert stage or drawn
+
+
+def wiring_names(wiring):
+    return [m.name for g in wiring.groups for m in g.members]
+
+
+def test_dropout_draws_anew_for_each_client_and_round():
+    task = tiny.small(model=no_norm)
+    algorithm = FederatedDropout(participation=1.0, capacities={0.5: 1.0}, ratio="width")
+    state, _ = begin(algorithm, task)
+    clients = list(task.data.clients)
+    one = dict(algorithm.configure(state, 0, clients, keyed_generator(0, "a")))
+    two = dict(algorithm.configure(state, 1, clients, keyed_generator(0, "b")))
+    assert len({p.blobs["units"] for p in [*one.values(), *two.values()]}) > len(clients)
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [PLAIN, PLAIN | {"scaler": True}, PLAIN | {"masked_loss": True}], ids=str)
+def test_a_client_trains_the_small_network(devices):
+    """SGD by hand on the first 4 of 8 channels; with the scaler each hidden layer's output is divided by .5; with the
+    masked loss logits of absent classes are zero."""
+    task = tiny.small(model=no_norm, epochs=2)
+    algorithm = HeteroFL(participation=1.0, capacities={0.5: 1.0}, ratio="width", **devices)
+    state, place = begin(algorithm, task)
+    packet = algorithm._submodel(state, 0.5, keyed_generator(0, "x"))
+    reply = update(algorithm, place, packet)
+    layout, data = state.model.layout, task.data.clients["c2"].train
+    full = layout.split(state.model.vector)
+    cut = {"0.weight": (4, 6), "0.bias": (4,), "2.weight": (4, 4), "2.bias": (4,), "4.weight": (3, 4), "4.bias": (3,)}
+    w = {n: full[n][tuple(slice(k) for k in shape)].clone().requires_grad_(True) for n, shape in cut.items()}
+    start = {n: t.detach().clone() for n, t in w.items()}
+    rate = 0.5 if devices["scaler"] else 1.0
+    have = data.class_counts() > 0
+    client = place.client(Job("client_update", "c2", 0, Packet()))
+    for positions in batch_positions(len(data), task.training, client.rng("batches")):
+        inputs, targets = data.batch(positions)
+        hidden = torch.relu((inputs @ w["0.weight"].T + w["0.bias"]) / rate)
+        hidden = torch.relu((hidden @ w["2.weight"].T + w["2.bias"]) / rate)
+        logits = hidden @ w["4.weight"].T + w["4.bias"]
+        if devices["masked_loss"]:
+            logits = logits * have
+        slopes = torch.autograd.grad(nn.functional.cross_entropy(logits, targets), list(w.values()))
+        with torch.no_grad():
+            for tensor, slope in zip(w.values(), slopes, strict=True):
+                tensor -= 0.1 * slope
+    expected = torch.cat([(start[n] - w[n].detach()).flatten() for n in layout.names])
+    torch.testing.assert_close(reply.tensors["update"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_scaler_sits_on_the_layers_that_are_cut():
+    wiring = discover(no_norm(), torch.randn(2, 6))
+    assert cut_layers(wiring) == ["0", "2"]
+
+
+# -- averaging -----------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_averaged_over_their_holders_and_others_stay():
+    task = tiny.small(clients=2, model=tiny.with_buffers)
+    algorithm = HeteroFL(participation=1.0, capacities={1.0: 0.5, 0.5: 0.5}, ratio="width", **PLAIN)
+    state, place = begin(algorithm, task)
+    sent = dict(algorithm.configure(state, 0, list(task.data.clients), keyed_generator(0, "x")))
+    replies = [Reply(c, update(algorithm, place, p, c), sent=p) for c, p in sent.items()]
+    after, _ = algorithm.aggregate(state, 0, iter(replies), keyed_generator(0, "x"))
+    whole, small = sorted(replies, key=lambda r: -len(r.packet.tensors["update"]))
+    x, new = state.model.layout.split(state.model.vector), state.model.layout.split(after.model.vector)
+    big = state.model.layout.split(whole.packet.tensors["update"])
+    cut = {"0.weight": (4, 6), "0.bias": (4,), "1.weight": (4,), "1.bias": (4,), "3.weight": (3, 4), "3.bias": (3,)}
+    first = 0
+    for name in state.model.layout.names:
+        shape = cut[name]
+        count = torch.Size(shape).numel()
+        little = small.packet.tensors["update"][first : first + count].view(shape)
+        first += count
+        corner = tuple(slice(k) for k in shape)
+        expected = x[name] - big[name]
+        expected[corner] = x[name][corner] - (big[name][corner] + little) / 2
+        torch.testing.assert_close(new[name], expected)
+    means = whole.packet.tensors["buffer:1.running_mean"].clone()
+    means[:4] = (means[:4] + small.packet.tensors["buffer:1.running_mean"]) / 2
+    torch.testing.assert_close(after.model.constants["1.running_mean"], means)
+
+
+def test_what_nobody_holds_stays_bit_identical():
+    task = tiny.small(model=tiny.with_buffers, momentum=0.9, weight_decay=0.1)
+    algorithm = HeteroFL(participation=1.0, capacities={0.5: 1.0}, ratio="width")
+    result = run(algorithm, task, rounds=2)
+    state, _ = begin(algorithm, task)
+    before, after = state.model.tree(), result.model
+    assert torch.equal(after["0.weight"][4:], before["0.weight"][4:])
+    assert torch.equal(after["3.weight"][:, 4:], before["3.weight"][:, 4:])
+    assert torch.equal(after["1.running_var"][4:], before["1.running_var"][4:])
+    assert not torch.equal(after["0.weight"][:4], before["0.weight"][:4])
+
+
+def test_rows_of_a_class_come_from_clients_that_have_it():
+    task = tiny.small(model=no_norm)
+    algorithm = HeteroFL(participation=1.0, capacities={1.0: 1.0}, masked_loss=False, scaler=False)
+    state, _ = begin(algorithm, task)
+    speaks = state.model.layout.split(own_rows(state.wiring, state.model, torch.tensor([True, False, True])))
+    assert speaks["4.weight"].all(1).tolist() == [True, False, True]
+    assert speaks["4.bias"].tolist() == [True, False, True]
+    assert bool(speaks["0.weight"].all())
+    assert bool(speaks["2.weight"].all())
+
+
+def test_a_parameter_ratio_is_met_from_below():
+    """Under ratio = "params" the network is the widest prefix with at most that share of all parameters."""
+    task = tiny.small(model=no_norm)
+    total = 6 * 8 + 8 + 8 * 8 + 8 + 8 * 3 + 3
+    algorithm = HeteroFL(participation=1.0, capacities={0.5: 1.0})
+    state, _ = begin(algorithm, task)
+    packet = algorithm._submodel(state, 0.5, keyed_generator(0, "x"))
+
+    def size(channels: int) -> int:
+        return 6 * channels + channels + channels**2 + channels + 3 * channels + 3
+
+    best = max(c for c in range(1, 9) if size(c) <= 0.5 * total)
+    assert len(packet.tensors["kept"]) == size(best)
+
+
+def test_traffic_is_the_small_network_and_a_bit_a_channel():
+    """At width .5: 4 x 6 + 4 + 4 x 4 + 4 + 3 x 4 + 3 = 63 parameters; 16 channels are 2 bytes."""
+    task = tiny.small(model=no_norm)
+    algorithm = HeteroFL(participation=1.0, capacities={0.5: 1.0}, ratio="width", label_rows=False)
+    state, place = begin(algorithm, task)
+    packet = algorithm._submodel(state, 0.5, keyed_generator(0, "x"))
+    assert packet.data_nbytes == 4 * 63 + 2
+    assert update(algorithm, place, packet).data_nbytes == 4 * 63
+
+
+def test_a_network_without_a_classifier_needs_no_label_rows():
+    class Odd(nn.Module):
+        def __init__(self, features: int = 6) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(features, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(x))).log_softmax(1).sin()
+
+    task = tiny.small(model=Odd)
+    with pytest.raises(InputError, match="label_rows = false"):
+        run(HeteroFL(capacities={1.0: 1.0}), task, rounds=1)
+
+
+def test_static_norms_need_examples_at_the_server():
+    def model():
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU(), nn.Linear(8, 3))
+
+    with pytest.raises(InputError, match=r"data.validation is 0 \(nearest valid: 1"):
+        run(HeteroFL(), tiny.small(model=model), rounds=1)
