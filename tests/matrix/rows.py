@@ -72,13 +72,13 @@ ROWS: dict[str, Row] = {
     # the threshold is |w_0| = 0, where the factor is 1; both clients hold w_0, which the tie gives to the lower index
     "fiarse": Row(
         FIARSE(**HALF, capacities=MIX),
-        FIARSE(**HALF, capacities=FULL, threshold_factor=False),
+        FIARSE(**HALF, capacities=FULL),
         first_round=[-0.25, 0.0],
         by_hand=FIARSE(participation=1, capacities={0.5: 1.0}),
     ),
     "fiarse-fixed": Row(
         FIARSE(**HALF, capacities=MIX, reevaluate=False, scope="layer", level_mode="dynamic", ratio="width"),
-        FIARSE(**HALF, capacities=FULL, threshold_factor=False, reevaluate=False),
+        FIARSE(**HALF, capacities=FULL, reevaluate=False),
     ),
     "magnitude": Row(
         Magnitude(**HALF, capacities=MIX, floor=0.5),

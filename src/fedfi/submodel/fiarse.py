@@ -15,6 +15,8 @@ as it is for a round, while the mask is looked at anew in every pass.
 Deviations:
 
 - Exactly k entries are kept where several equal the threshold: the larger index falls out, which the paper leaves open.
+- A client that holds everything has threshold 0, so it trains as in FedAvg; by the letter its threshold would be the
+  smallest abs(x), and weights that cross zero would be switched off.
 - An entry that falls below the threshold counts as zero and keeps its value. The authors mask the gradient, under
   which momentum or weight decay move such an entry; here its update is masked, so that it stays where it is.
 - `reevaluate = false` keeps the round's first mask, as a check of what the moving mask brings.

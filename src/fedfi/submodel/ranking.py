@@ -65,7 +65,10 @@ def blocks(names: list[str], sizes: list[int]) -> list[int]:
 
 
 def thresholds(layout: VectorLayout, weights: Tensor, mask: Tensor, scope: Scope) -> Tensor:
-    """The smallest kept |w| of each entry's ranking `[pool]`; infinite where a ranking keeps nothing."""
+    """The threshold of each entry's ranking `[pool]`: its smallest kept |w|.
+
+    It is 0 where a ranking keeps everything, and infinite where it keeps nothing.
+    """
     result = torch.full_like(weights, torch.inf)
     size = weights.abs()
     for place, names, sizes in pools(layout):
@@ -75,14 +78,16 @@ def thresholds(layout: VectorLayout, weights: Tensor, mask: Tensor, scope: Scope
             part = slice(start, start + length)
             kept = size[part][mask[part]]
             if len(kept):
-                result[part] = kept.min()
+                result[part] = kept.min() if len(kept) < length else 0.0
             start += length
     return result
 
 
 def pool_thresholds(layout: VectorLayout, weights: Tensor, mask: Tensor) -> Tensor:
-    """The smallest kept |w| of each pool `[pools]`."""
-    return torch.stack([weights.abs()[place][mask[place]].min() for place, _, _ in pools(layout)])
+    """The threshold of each pool `[pools]`: its smallest kept |w|, or 0 where it keeps everything."""
+    size = weights.abs()
+    least = [size[place][mask[place]].min() * ~mask[place].all() for place, _, _ in pools(layout)]
+    return torch.stack(least)
 
 
 def spread(layout: VectorLayout, values: Tensor) -> Tensor:
