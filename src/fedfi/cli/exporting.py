@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import io
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def _module(
 
 
 def _program(module: nn.Module, example: torch.Tensor, about: dict[str, str]) -> bytes:
+    module = copy.deepcopy(module)  # its parameters are views of one vector, which would be saved whole
     program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files=about)
