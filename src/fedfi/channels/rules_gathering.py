@@ -13,8 +13,7 @@ from fedfi.channels.values import Value, combine, compress, freeze, labels_of, p
 @rule("batch_norm", "instance_norm", "_native_batch_norm_legit_no_training", "prelu", "_batch_norm_impl_index")
 def channelwise(call: Call) -> Result:
     """A number a channel, of each parameter and statistic, on the second axis."""
-    labels = values(call.given["input"] if "input" in call.given else call.given["self"])[0].layers[0]
-    labels = labels_of(call.ledger, values(list(call.given.values()))[0]) if not labels.numel() else labels
+    labels = labels_of(call.ledger, values(list(call.given.values()))[0])
     for name in ("weight", "bias", "running_mean", "running_var"):
         value: Value | None = call.given.get(name)
         if value is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,8 +78,7 @@ def trace(module: nn.Module, example: Example) -> Traced:
         InputError: If `torch.export` cannot follow the module.
     """
     args, kwargs = arguments(example)
-    with evaluating(module), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # export's own, about what it does inside
+    with evaluating(module), torch.no_grad():
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:

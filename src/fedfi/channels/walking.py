@@ -104,7 +104,7 @@ def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
     if node.target is operator.getitem:
         several, place = cast(Any, args[0]), cast(Any, args[1])
         return several[place] if isinstance(several, list | tuple) else several
-    target = cast(Any, node.target)
+    target: Any = cast(Any, node.target)
     name = _name(target)
     meta = node.meta.get("val")
     if name.startswith(_CHECKS) or meta is None:
@@ -112,7 +112,7 @@ def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
     if not tensor_shapes(meta):
         return meta
     call = Call(
-        found.ledger, name, node.target, _given(node.target, args, kwargs), args, kwargs, tensor_shapes(meta),
+        found.ledger, name, target, _given(target, args, kwargs), args, kwargs, tensor_shapes(meta),
         _where(node), isinstance(meta, list | tuple),
     )  # fmt: skip
     result = _apply(call)
