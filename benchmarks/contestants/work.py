@@ -127,7 +127,7 @@ def report(order: Order, finished: list[float], model: Mapping[str, Any], **vers
         raise RuntimeError(f"{len(finished)} rounds were done, {order.rounds} ordered")
     judged = lenet()
     judged.load_state_dict({name: torch.as_tensor(value) for name, value in model.items()})
-    images, labels = read_data(order.data)
+    images, labels = (part[: 10 * HELD] for part in read_data(order.data))
     with torch.inference_mode():
         loss = functional.cross_entropy(judged(images), labels).item()
     content = {"finished": finished, "loss": loss, "versions": versions | {"torch": torch.__version__}}
