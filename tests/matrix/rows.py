@@ -8,6 +8,7 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
 from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fedlagc import FedLAGC
 
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
@@ -63,5 +64,12 @@ ROWS: dict[str, Row] = {
     "fedfibos-example": Row(
         FedFIbOS(**HALF, capacities=MIX, fisher_samples="example", warm_start="rescale", threshold_factor=True),
         FedFIbOS(**HALF, capacities=FULL, blend=0.5, scope="layer", warm_start="rescale"),
+    ),
+    # all is zero, so the one layer's budget is one entry, of equal ones the lower; the threshold 0 leaves gradients be
+    "fedlagc": Row(
+        FedLAGC(**HALF, capacities=MIX, keep_edges=False),
+        FedLAGC(**HALF, capacities=FULL, threshold_factor=False, correction="none"),
+        first_round=[-0.25, 0.0],
+        by_hand=FedLAGC(participation=1, capacities={0.5: 1.0}, keep_edges=False),
     ),
 }
