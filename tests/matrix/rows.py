@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.fedfibos import FedFIbOS
 from fedfi.submodel.fedlagc import FedLAGC
+from fedfi.submodel.fjord import FjORD
 
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
@@ -71,5 +73,18 @@ ROWS: dict[str, Row] = {
         FedLAGC(**HALF, capacities=FULL, threshold_factor=False, correction="none"),
         first_round=[-0.25, 0.0],
         by_hand=FedLAGC(participation=1, capacities={0.5: 1.0}, keep_edges=False),
+    ),
+    # the one layer reads the example's inputs and makes the classes, so there is nothing to cut
+    "fedbrb": Row(
+        FedBRB(**HALF, capacities=MIX, broadcast_rate=0.25, scaler=True),
+        FedBRB(**HALF, capacities=FULL),
+        first_round=[-0.25, 0.25],
+        by_hand=FedBRB(participation=1, capacities=FULL),
+    ),
+    "fjord": Row(
+        FjORD(**HALF, capacities=MIX, distillation=True, distillation_weight=0.5, temperature=2.0),
+        FjORD(**HALF, capacities=FULL, weights="uniform"),
+        first_round=[-0.25, 0.25],
+        by_hand=FjORD(participation=1, capacities=FULL),
     ),
 }

@@ -60,8 +60,6 @@ from fedfi.submodel.nested import Nested, batch_norm_names, label, labels
 from fedfi.submodel.sizing import widths, wiring_of
 from fedfi.submodel.sliced import receive
 
-_WHOLE = "1"
-
 
 @dataclass(frozen=True)
 class FjORDState:
@@ -70,6 +68,7 @@ class FjORDState:
     Attributes:
         model: The whole network and the batch norms of each level, by label (see `nested`).
         plain: Names and shapes of the whole network's own parameters.
+        constants: Names of its frozen parameters and buffers.
         norms: Which parameters and buffers are of batch norms.
         wiring: The network's channel groups.
         widths: The width at each level.
@@ -78,6 +77,7 @@ class FjORDState:
 
     model: Model
     plain: VectorLayout
+    constants: list[str]
     norms: list[str]
     wiring: Wiring
     widths: dict[float, float]
@@ -109,14 +109,14 @@ class FjORD(Leveled[FjORDState]):
         kept = {n: t.clone() for n, t in _labelled(constants, wiring, wide, names).items()}
         model = Model(layout.join(parameters), kept, buffers, layout)
         seed = int(torch.randint(2**31, (), generator=rng))
-        return FjORDState(model, bench.layout, sorted(names), wiring, wide, seed)
+        return FjORDState(model, bench.layout, list(constants), sorted(names), wiring, wide, seed)
 
     def configure(
         self, state: FjORDState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Each sampled client gets the network of its level, and the batch norms of the smaller ones."""
         sampled, assigned = self.sample(clients, rng), self.assigned(clients, state.assignment, round)
-        return ((client, self._nest(state, assigned[client])) for client in sampled)
+        return ((client, _nest(state, assigned[client])) for client in sampled)
 
     def reply_layout(self, state: FjORDState, packet: Packet) -> Layout:
         """The update of what was sent, the buffers, the loss and the number of examples."""
@@ -152,7 +152,7 @@ class FjORD(Leveled[FjORDState]):
 
     def global_model(self, state: FjORDState) -> Tree:
         """The whole network."""
-        return _network(state, 1.0, state.wiring.full)
+        return _network(state, 1.0)
 
     def levels(self, state: FjORDState) -> Iterable[tuple[str, Packet]]:
         """The network of each level."""
@@ -173,20 +173,6 @@ class FjORD(Leveled[FjORDState]):
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's network on its own test examples (matched local)."""
         return evaluate_workbench(client.on(receive(packet, client.benches)))
-
-    def _nest(self, state: FjORDState, ratio: float) -> Packet:
-        """What a client at this level trains: parameters by label in one vector, the rest by label."""
-        levels = _up_to(state, ratio)
-        units = state.wiring.prefix(state.widths[ratio])
-        norms, tree = set(state.norms), state.model.layout.split(state.model.vector)
-        own = list(map(level_name, levels))
-        shared = state.wiring.take({n: t for n, t in state.model.tree().items() if ":" not in n}, units)
-        every = state.model.tree() | shared
-        order = labels(state.plain.names, own, norms)
-        constants = {n: every[n] for n in state.model.constants if n in shared or n.partition(":")[0] in own}
-        blobs = {level_name(r): state.wiring.pack(state.wiring.prefix(state.widths[r])) for r in levels}
-        kept = torch.cat([every[name].reshape(-1) for name in order if name in tree])
-        return Packet({"kept": kept} | marked(constants), {"ratio": ratio, "width": state.widths[ratio]}, blobs)
 
     def _gradient(self, client: Client, nested: Nested) -> Gradient:
         """The gradient of a step, at a width drawn for it."""
@@ -215,3 +201,124 @@ class FjORD(Leveled[FjORDState]):
             return total.detach()
 
         return gradient
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A client's network with the smaller ones in it, on a workbench.
+
+    Attributes:
+        bench: The workbench.
+        nested: Its module.
+        names: Label -> the module's own name.
+        order: Labels of the parameters, in the order in which they travel.
+    """
+
+    bench: Workbench
+    nested: Nested
+    names: dict[str, str]
+    order: list[str]
+
+    @staticmethod
+    def of(packet: Packet, benches: Benches) -> Inside:
+        """Loads what `_nest` packed."""
+        whole = benches.whole
+        wiring, norms = wiring_of(benches.task, whole.module), batch_norm_names(whole.module)
+        levels = sorted(packet.blobs, key=float, reverse=True)
+        units = [wiring.unpack(packet.blobs[level]) for level in levels]
+        counts = tuple(int(kept.sum()) for each in units for kept in each.values())
+        bench = benches.smaller(("nested", *counts), lambda module: Nested.of(module, wiring, units))
+        nested = bench.module
+        assert isinstance(nested, Nested)  # made above
+        names = {found: name for name, found in nested.labels(levels).items()}
+        inside = Inside(bench, nested, names, labels(whole.layout.names, levels, norms))
+        own = bench.parameters()
+        pieces = packet.tensors["kept"].split([own[names[n]].numel() for n in inside.order])
+        shaped = {names[n]: t.view(own[names[n]].shape) for n, t in zip(inside.order, pieces, strict=True)}
+        bench.load(shaped | {names[n]: t for n, t in unmarked(packet.tensors).items()})
+        return inside
+
+    def packed(self, update: Tensor) -> Tree:
+        """What travels back: an update of the workbench's vector, and the buffers."""
+        tree = self.bench.layout.split(update)
+        buffers = self.bench.buffers()
+        found = {n: buffers[name].clone() for n, name in self.names.items() if name in buffers}
+        return {"update": torch.cat([tree[self.names[n]].reshape(-1) for n in self.order])} | marked(found)
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T^2 times the mean Kullback-Leibler divergence of softened logits `[batch, classes]` from the teacher's.
+
+    Raises:
+        InputError: If the outputs are no logits.
+    """
+    if student.ndim != 2:
+        raise InputError(
+            f"distillation = true needs logits [batch, classes], but the outputs have shape {tuple(student.shape)}"
+        )
+    logs, goal = (functional.log_softmax(each / temperature, 1) for each in (student, teacher))
+    return functional.kl_div(logs, goal, reduction="batchmean", log_target=True) * temperature**2
+
+
+def _up_to(state: FjORDState, ratio: float) -> list[float]:
+    """The levels inside a network of this level, its own first."""
+    return [level for level in state.widths if level <= ratio]
+
+
+def _labelled(tree: Tree, wiring: Wiring, wide: dict[float, float], norms: set[str]) -> Tree:
+    """A whole network's tensors by label, those of batch norms once a level."""
+    found = {name: tensor for name, tensor in tree.items() if name not in norms}
+    for ratio, width in wide.items():
+        small = wiring.take({n: t for n, t in tree.items() if n in norms}, wiring.prefix(width))
+        found |= {label(name, level_name(ratio), norms): tensor for name, tensor in small.items()}
+    return found
+
+
+def _network(state: FjORDState, ratio: float) -> Tree:
+    """A level's network by the task's own names."""
+    level, norms = level_name(ratio), set(state.norms)
+    tree = state.model.tree()
+    names = [*state.plain.names, *(n for n in state.constants)]
+    shared = state.wiring.take({n: tree[n] for n in names if n not in norms}, _units(state, ratio))
+    return {n: tree[label(n, level, norms)] if n in norms else shared[n] for n in names}
+
+
+def _units(state: FjORDState, ratio: float) -> Units:
+    return state.wiring.prefix(state.widths[ratio])
+
+
+def _submodel(state: FjORDState, ratio: float) -> Packet:
+    """A level's network alone, as `sliced.receive` takes it."""
+    tree = _network(state, ratio)
+    constants = {n: tree[n] for n in state.constants}
+    scalars = {"ratio": ratio, "width": state.widths[ratio]}
+    return Packet(
+        {"kept": state.plain.join(tree)} | marked(constants),
+        scalars,
+        {"units": state.wiring.pack(_units(state, ratio))},
+    )
+
+
+def _nest(state: FjORDState, ratio: float) -> Packet:
+    """What a client at this level trains: parameters in one vector, the rest by label."""
+    norms, levels = set(state.norms), _up_to(state, ratio)
+    networks = {level_name(level): _network(state, level) for level in levels}
+    every = {label(n, level, norms): t for level in reversed(networks) for n, t in networks[level].items()}
+    order = labels(state.plain.names, networks, norms)
+    constants = {name: every[name] for name in labels(state.constants, networks, norms)}
+    kept = torch.cat([every[name].reshape(-1) for name in order])
+    blobs = {level_name(level): state.wiring.pack(_units(state, level)) for level in levels}
+    return Packet({"kept": kept} | marked(constants), {"ratio": ratio, "width": state.widths[ratio]}, blobs)
+
+
+def _parts(state: FjORDState, ratio: float) -> tuple[Tensor, Tree]:
+    """The mask `[size]` of what a client at this level holds, and that of each buffer."""
+    units, inside = _units(state, ratio), {level_name(level) for level in _up_to(state, ratio)}
+
+    def mask(name: str, shape: Sequence[int]) -> Tensor:
+        level, marked_off, _ = name.partition(":")
+        return torch.full(tuple(shape), level in inside) if marked_off else state.wiring.mask(name, units)
+
+    layout, constants = state.model.layout, state.model.constants
+    entries = [mask(n, shape).reshape(-1) for n, shape in zip(layout.names, layout.shapes, strict=True)]
+    return torch.cat(entries), {n: mask(n, constants[n].shape) for n in state.model.buffers}

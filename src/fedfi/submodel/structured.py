@@ -232,5 +232,5 @@ class scaled(ExitStack):
 
 def cut_layers(wiring: Wiring) -> list[str]:
     """Paths of the modules that make channels of a group: convolutions, linear layers, embeddings."""
-    made = [m.name for group in wiring.groups.values() for m in group.members if m.role == "out"]
+    made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
     return list(dict.fromkeys(name.rpartition(".")[0] for name in made if name.endswith("weight")))
