@@ -8,7 +8,7 @@ that name behind the level, such as ``0.25:stage1.0.first.norm.weight``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -69,9 +69,8 @@ class Nested(nn.Module):
         module, kept = self._smaller[self.level - 1]
         own = dict([*self.whole.named_parameters(), *self.whole.named_buffers()])
         tree = {name: cut(tensor, kept[name]) for name, tensor in own.items()}
-        for key, part in self.norms[self.level - 1].items():
-            path = key.replace("/", ".")
-            tree |= {_join(path, leaf): t for leaf, t in [*part.named_parameters(), *part.named_buffers()]}
+        for key, part in self.norms[self.level - 1].named_children():
+            tree |= {_join(_path(key), leaf): t for leaf, t in [*part.named_parameters(), *part.named_buffers()]}
         return torch.func.functional_call(module, tree, inputs)
 
     def labels(self, levels: Sequence[str]) -> dict[str, str]:
@@ -80,9 +79,9 @@ class Nested(nn.Module):
         names = [name for name, _ in [*self.whole.named_parameters(), *self.whole.named_buffers()]]
         found = {f"whole.{name}": label(name, levels[0], norms) for name in names}
         for index, parts in enumerate(self.norms):
-            for key, part in parts.items():
+            for key, part in parts.named_children():
                 for leaf, _ in [*part.named_parameters(), *part.named_buffers()]:
-                    name = _join(key.replace("/", "."), leaf)
+                    name = _join(_path(key), leaf)
                     found[f"norms.{index}.{key}.{leaf}"] = label(name, levels[index + 1], norms)
         return found
 
@@ -91,12 +90,6 @@ class Nested(nn.Module):
         super().train(mode)
         for module, _ in self._smaller:
             module.train(mode)
-        return self
-
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        for module, _ in self._smaller:
-            module._apply(fn, recurse)
         return self
 
 
@@ -155,8 +148,13 @@ def _axes(mask: Tensor) -> list[Tensor]:
 
 
 def _key(path: str) -> str:
+    """A path as a name without dots; that of the network itself is empty, which a name cannot be."""
     return path.replace(".", "/") or "/"
 
 
+def _path(key: str) -> str:
+    return key.replace("/", ".").strip(".")
+
+
 def _join(path: str, leaf: str) -> str:
-    return f"{path}.{leaf}" if path.strip(".") else leaf
+    return f"{path}.{leaf}" if path else leaf
