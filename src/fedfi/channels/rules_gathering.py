@@ -46,7 +46,7 @@ def group_norm(call: Call) -> Result:
         if call.given.get(name) is not None:
             nodes = labels_of(call.ledger, call.given[name]).reshape(shape)
             labels = combine(call.ledger, [labels, nodes], call.says("has numbers that differ"))
-    if groups > 1:
+    if groups > 1 or call.where in call.ledger.whole:
         flat = labels.movedim(1, -1).reshape(-1, labels.shape[1])
         blocks = flat.expand(flat.shape[0], call.shape[1]).reshape(flat.shape[0], groups, -1)
         call.ledger.tie(blocks, blocks[..., :1])
