@@ -6,10 +6,10 @@ that of the benchmark FedProC (github.com/nclabteam/FedProC), reports them from 
 
 | paper, as reported | here |
 |---|---|
-| critical parts, always kept: first and last layer, norms, biases; d~ of them | `keep_edges`; `Budget.kept` |
-| S_l, the mean of abs(w) over a layer's parameters, its bias too | `Budget.importance` |
-| r_l d_l = (d_n - d~) log(1 + S_l) d_l / sum_j log(1 + S_j) d_j | `shares` |
-| the largest abs(w) of each layer, from its theta~ up | `_best`, `_thresholds` |
+| critical parts, always kept: first and last layer, norms, biases; d~ of them | `keep_edges`; `Layers.always` |
+| S_l, the mean of abs(w) over a layer's parameters, its bias too | `Layers.whole` |
+| r_l d_l = (d_n - d~) log(1 + S_l) d_l / sum_j log(1 + S_j) d_j | `shares`, of each layer's weights |
+| the largest abs(w) of each layer, from its theta~ up | `Layers.mask`, `Layers.thresholds` |
 | STE, g (1 + 2 theta~ abs(w) / (theta~ + abs(w))^2) | `masked.threshold_factor`, `threshold_factor` |
 | g~ = (g - h(t) lambda) * M, lambda a client's own | `correction`, kept in the client's memory |
 | lambda <- lambda + beta (end - start) * M | `correction_rate` is beta; `correction = "reported"` |
@@ -19,11 +19,11 @@ that of the benchmark FedProC (github.com/nclabteam/FedProC), reports them from 
 Assumptions and deviations:
 
 - **The correction's sign.** As reported, lambda points where the client has moved, and subtracting it from the gradient
-  moves it further that way, at a rate that grows with every round that it takes part in: the learning rate times the
-  steps times beta is the factor of growth in a direction without curvature. The abstract speaks of a drift that is
-  corrected. The default, `correction = "opposed"`, therefore adds lambda with the other sign, lambda <- lambda - beta
-  (end - start) * M, as FedDyn does (Acar et al., ICLR 2021): it comes to rest where a client no longer moves away from
-  the model that it was given. `"reported"` is the formula to the letter, `"none"` leaves the correction out.
+  moves it further that way: in a direction without curvature, the sum of its movements grows by the factor 1 + learning
+  rate x steps x beta with every round that it takes part in. The abstract speaks of a drift that is corrected. The
+  default, `correction = "opposed"`, therefore has the other sign, lambda <- lambda - beta (end - start) * M, which is
+  FedDyn's linear term (Acar et al., ICLR 2021): it comes to rest where a client no longer moves away from the model
+  that it was given. `"reported"` is the formula to the letter, `"none"` leaves the correction out.
 - **h(t).** A method does not know how many rounds a run has, so the first quarter has to be given as a number:
   `correction_rounds`. Without one the correction does not end. lambda is kept only as long as it is used.
 - beta = 0.1 is the other implementation's default, not known to be the paper's.
@@ -104,7 +104,7 @@ class FedLAGC(Unstructured):
             self._remember(client, mask, back["update"])
         return trained, back
 
-    def _gradient(self, client: Client, mask: Tensor, correcting: bool) -> Gradient | None:
+    def _gradient(self, client: Client, mask: Tensor, correcting: bool) -> Gradient:
         """The gradient times the layers' factors, less the correction."""
         bench, plain = client.workbench, mean_loss_gradient(client)
         weights, grad = bench.vector.detach()[: bench.layout.pool], bench.vector.grad

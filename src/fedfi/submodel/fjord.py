@@ -27,6 +27,7 @@ Deviations:
   they stay as they were made.
 - Which channels may be cut is found out from the network: inputs and classes stay whole, channels that a residual
   connection ties are cut together, and a layer keeps ceil(p n) of its n units.
+- A level of `capacities` with a share of 0 is a width that larger clients train, too.
 - `weights = "uniform"` is an option beyond the paper.
 """
 
