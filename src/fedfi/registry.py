@@ -75,6 +75,18 @@ _ENTRIES = {
         "Blocks of channels that roll over every pair, and broadcast to the blocks left out; a reconstruction",
         "Xu et al., FedBRB, arXiv:2402.17202",
     ),
+    "fjord": Entry(
+        "fedfi.submodel.fjord:FjORD",
+        "submodel",
+        "The first channels of every layer at every width up to the client's, drawn step by step, with distillation",
+        "Horvath et al., NeurIPS 2021, arXiv:2102.13451",
+    ),
+    "fedlagc": Entry(
+        "fedfi.submodel.fedlagc:FedLAGC",
+        "submodel",
+        "Submodels of each layer's largest weights, by layer budgets, with corrected gradients; a reconstruction",
+        "Hu et al., AAAI 2026, doi:10.1609/aaai.v40i26.39338",
+    ),
     "feddropout": Entry(
         "fedfi.submodel.feddropout:FederatedDropout",
         "submodel",

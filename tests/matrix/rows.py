@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
 from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fedlagc import FedLAGC
 from fedfi.submodel.fedrolex import FedRolex
 from fedfi.submodel.fiarse import FIARSE
+from fedfi.submodel.fjord import FjORD
 from fedfi.submodel.heterofl import HeteroFL
 from fedfi.submodel.magnitude import Magnitude
 
@@ -102,5 +105,25 @@ ROWS: dict[str, Row] = {
     ),
     "feddropout": Row(
         FederatedDropout(**HALF, capacities=MIX, ratio="width"), FederatedDropout(**HALF, capacities=FULL)
+    ),
+    # all is zero, so the one layer's budget is one entry, of equal ones the lower; the threshold 0 leaves gradients be
+    "fedlagc": Row(
+        FedLAGC(**HALF, capacities=MIX, keep_edges=False),
+        FedLAGC(**HALF, capacities=FULL, correction="none"),
+        first_round=[-0.25, 0.0],
+        by_hand=FedLAGC(participation=1, capacities={0.5: 1.0}, keep_edges=False),
+    ),
+    # the one layer reads the example's inputs and makes the classes, so there is nothing to cut
+    "fedbrb": Row(
+        FedBRB(**HALF, capacities=MIX, broadcast_rate=0.25, scaler=True),
+        FedBRB(**HALF, capacities=FULL),
+        first_round=[-0.25, 0.25],
+        by_hand=FedBRB(participation=1, capacities=FULL),
+    ),
+    "fjord": Row(
+        FjORD(**HALF, capacities=MIX, distillation=True, distillation_weight=0.5, temperature=2.0),
+        FjORD(**HALF, capacities=FULL, weights="uniform"),
+        first_round=[-0.25, 0.25],
+        by_hand=FjORD(participation=1, capacities=FULL),
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -48,6 +48,15 @@ class UnstructuredState:
     assignment: int
 
 
+@runtime_checkable
+class ChecksLevels(Protocol):
+    """A method that some levels of a model do not suit."""
+
+    def check(self, state: UnstructuredState) -> None:
+        """Raises `InputError` if a level does not suit."""
+        ...
+
+
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class Unstructured(Leveled[UnstructuredState]):
     """Each sampled client trains the parameters that rank best; each entry is averaged over its holders."""
@@ -66,7 +75,10 @@ class Unstructured(Leveled[UnstructuredState]):
         """A freshly initialised model."""
         bench = fresh_workbench(task, rng)
         sizes = fractions(self.ratio, self.capacities, task, bench.module)
-        return UnstructuredState(Model.of(bench), sizes, int(torch.randint(2**31, (), generator=rng)))
+        state = UnstructuredState(Model.of(bench), sizes, int(torch.randint(2**31, (), generator=rng)))
+        if isinstance(self, ChecksLevels):
+            self.check(state)
+        return state
 
     def configure(
         self, state: UnstructuredState, round: int, clients: Sequence[ClientId], rng: torch.Generator
