@@ -77,6 +77,7 @@ def trace(module: nn.Module, example: Example) -> Traced:
     Raises:
         InputError: If `torch.export` cannot follow the module.
     """
+    _start_autograd()
     args, kwargs = arguments(example)
     with evaluating(module), torch.no_grad():
         try:
@@ -97,6 +98,16 @@ def trace(module: nn.Module, example: Example) -> Traced:
             if trained:
                 parameters.add(name)
     return Traced(program, aliases, tensors, frozenset(parameters))
+
+
+def _start_autograd() -> None:
+    """Lets autograd start, which it does at its first backward pass, before `torch.export` has been used.
+
+    After it, autograd counts one more device and starts a thread for it, and a process with such threads cannot fork
+    workers that train ("Unable to handle autograd's threading in combination with fork-based multiprocessing").
+    """
+    with torch.enable_grad():
+        torch.zeros((), requires_grad=True).clone().backward()
 
 
 def innermost(module: nn.Module, error: Exception) -> str:
