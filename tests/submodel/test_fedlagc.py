@@ -111,8 +111,10 @@ def test_the_factor_is_for_ranked_weights_alone():
     layout = Workbench(deep()).layout
     layers = Layers.of(layout, True)
     weights = torch.ones(layout.pool)
-    threshold = layers.thresholds(weights, torch.ones(layout.pool, dtype=torch.bool))
+    threshold = layers.thresholds(weights, layers.mask(weights, 0.8))
     assert torch.equal(threshold > 0, ~layers.always)
+    whole = layers.thresholds(weights, torch.ones(layout.pool, dtype=torch.bool))
+    assert not whole.any()
 
 
 def test_the_correction_ends_and_is_forgotten():
