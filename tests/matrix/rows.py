@@ -20,6 +20,7 @@ from fedfi.submodel.magnitude import Magnitude
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 FULL = {1.0: 1.0}
+ALL_ROUND = dict(FedFIbOS.presets["all-round"])
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 
 
@@ -67,6 +68,9 @@ ROWS: dict[str, Row] = {
         by_hand=FedFIbOS(participation=1, capacities={0.5: 1.0}, **PUBLISHED),
     ),
     "fedfibos-active": Row(FedFIbOS(**HALF, capacities=MIX, fisher="active", fisher_bits=8)),
+    "fedfibos-all-round": Row(
+        FedFIbOS(**HALF, capacities=MIX, **ALL_ROUND), FedFIbOS(**HALF, capacities=FULL, **ALL_ROUND)
+    ),
     "fedfibos-global": Row(FedFIbOS(**HALF, capacities=MIX, fisher="global", score="fisher2x2")),
     "fedfibos-example": Row(
         FedFIbOS(**HALF, capacities=MIX, fisher_samples="example", warm_start="rescale", threshold_factor=True),
