@@ -19,7 +19,7 @@ import pytest
         (
             "algorithm.preset=as-publishd",
             "algorithm.preset = \"as-publishd\": unknown preset 'as-publishd'; did you mean 'as-published'?"
-            " (choose from as-published)",
+            " (choose from all-round, as-published)",
         ),
         (
             'algorithm.capacities={"2.0"=1.0}',
