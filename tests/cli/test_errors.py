@@ -72,7 +72,7 @@ def test_nearest_names(file: Path, fedfi) -> None:
     ]:
         code, _, err = fedfi("run", file, "--set", setting)
         assert code == 2
-        table = setting.split("=")[0]
+        table = setting.split("=")[0] + (".by" if "by=" in setting else "")
         assert err.startswith(f"exp.toml: {table} = ")
         assert f"did you mean '{near}'?" in err
 

@@ -319,8 +319,8 @@ def test_texts_become_ids_of_a_vocabulary_of_the_training_texts(tmp_path: Path) 
     ("options", "message"),
     [
         ({"text": "contents"}, "did you mean 'content'"),
-        ({"text": "content", "vocabulary": 10}, "vocabulary must be a whole number of at least 257"),
-        ({"text": "content", "length": 0}, "length must be a whole number of at least 1"),
+        ({"text": "content", "vocabulary": 10}, "vocabulary = 10: must be at least 257"),
+        ({"text": "content", "length": 0}, "length = 0: must be at least 1"),
         ({"text": "content", "tokenizer": "x", "vocabulary": 300}, "brings its own vocabulary"),
         ({"text": "content", "columns": ["label"]}, "the option 'columns' means nothing"),
     ],
