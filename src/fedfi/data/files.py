@@ -177,11 +177,11 @@ def _read_npz(path: Path, test: Path | None, name: str) -> Pair:
 
 def _npz(path: Path, name: str) -> dict[str, arrays.Array]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, NpzFile):
-            raise InputError(f"data {name!r}: {path} is a single array (npy), expected an npz file of several")
-        with loaded as archive:
-            return {key: archive[key] for key in archive.files}
+        with path.open("rb") as file:  # which numpy leaves open where the archive is damaged
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, NpzFile):
+                raise InputError(f"data {name!r}: {path} is a single array (npy), expected an npz file of several")
+            return {key: loaded[key] for key in loaded.files}
     except InputError:
         raise
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
