@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import nn
 
 from fedfi import registry
 from fedfi.data import Dataset, FederatedData, available, federate, load
@@ -27,6 +29,7 @@ from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
+from fedfi.importing import call
 from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
 Tables = Mapping[str, Any]
@@ -156,7 +159,7 @@ class Experiment:
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
         with self.naming("model"):
-            make()
+            _try(make(), data, model.name)
         return Task(model=make, data=data, training=self.settings.train)
 
     def resolved(self) -> dict[str, Any]:
@@ -324,7 +327,8 @@ def _method(table: Tables, source: str) -> Algorithm[Any]:
     if all(key in keys for key in _SIZES):
         given = ", ".join(f"{key} = {shown(keys[key])}" for key in _SIZES)
         raise InputError(f"{source}: algorithm: give {' or '.join(_SIZES)}, not both (got {given})")
-    method: Algorithm[Any] = validate(kind, keys, source=source, path=["algorithm"])
+    what = f"{source}: algorithm {name!r}"
+    method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
     return method
 
 
@@ -339,6 +343,18 @@ def _check_model(model: Model, source: str) -> None:
             raise InputError(f"{source}: model.{error}") from error
     elif ":" not in model.name:  # a user's own is looked at before the data are loaded
         raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
+
+
+def _try(module: nn.Module, data: FederatedData, name: str) -> None:
+    """Runs a model on two examples, to see that it takes such inputs and tells so many classes apart."""
+    examples = next(iter(data.clients.values())).train
+    inputs, targets = examples.batch(torch.arange(min(2, len(examples))))
+    with torch.no_grad():
+        outputs = call(module.eval(), f"model {name!r} on inputs {list(inputs.shape)}", inputs)
+    got = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if not isinstance(got, list) or len(got) != 2 or got[0] != len(targets) or got[1] < data.spec.classes:
+        expected = [len(targets), data.spec.classes]
+        raise InputError(f"model {name!r} makes {got} of inputs {list(inputs.shape)}, expected logits {expected}")
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:

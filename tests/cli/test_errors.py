@@ -183,6 +183,39 @@ def test_byte_order_mark(file: Path, fedfi) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.name=wrong:inputs", "model: model 'wrong:inputs' on inputs [2, 1, 8, 8] failed: RuntimeError"),
+        ("model.name=wrong:outputs", "model: model 'wrong:outputs' makes [2, 7] of inputs"),
+        ("model.name=wrong:nothing", "model: the model Linear: 'weight' is on the device 'meta'"),
+        ("model.name=wrong:lazy", "model: the model LazyLinear: 'weight' has no shape yet"),
+        ("algorithm.name=wrong:Half", "algorithm 'wrong:Half' lacks aggregate, client_update"),
+        ("algorithm.name=wrong:Broken", "algorithm 'wrong:Broken' failed: KeyError: 'x' (wrong.py, line "),
+    ],
+)
+def test_models_and_methods_of_ones_own_that_are_wrong(file: Path, fedfi, setting: str, said: str) -> None:
+    text = file.read_text().replace("hidden = [8]", "").replace('capacities = { "1.0" = 0.5, "0.25" = 0.5 }', "")
+    file.write_text(text)
+    Path("wrong.py").write_text(
+        "from torch import nn\n"
+        "from fedfi import Algorithm, FedAvg\n"
+        "def inputs(spec): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
+        "def outputs(spec): return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))\n"
+        "def nothing(spec): return nn.Linear(64, 10, device='meta')\n"
+        "def lazy(spec): return nn.LazyLinear(10)\n"
+        "class Half(Algorithm): pass\n"
+        "class Broken(FedAvg):\n"
+        "    def __post_init__(self): {}['x']\n"
+    )
+    try:
+        code, _, err = fedfi("run", file, "--set", setting)
+    finally:
+        sys.modules.pop("wrong", None)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+@pytest.mark.parametrize(
     ("code", "said"),
     [
         ("1 / 0", r"data.name = \"mine_data:make\": function 'mine_data:make' failed: ZeroDivisionError"),

@@ -98,9 +98,7 @@ def available() -> dict[str, str]:
 
 
 def _read(name: Any, options: Options) -> Pair:
-    if isinstance(name, Dataset):
-        name = (name, None)
-    if isinstance(name, tuple):
+    if isinstance(name, Dataset | tuple):
         _accept(options, "given data sets", ())
         return _pair(name, "load")
     if isinstance(name, Mapping):
@@ -135,6 +133,8 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
 
 
 def _pair(value: Any, where: str) -> Pair:
+    if isinstance(value, Dataset):
+        value = (value, None)
     if (
         not isinstance(value, tuple)
         or len(value) != 2

@@ -88,13 +88,15 @@ def check_module(module: nn.Module) -> None:
     """Checks that a module's parameters can be laid out as one vector, whoever made it.
 
     Raises:
-        InputError: If a parameter or buffer has no shape yet (torch's lazy modules), or trainable parameters
+        InputError: If a parameter or buffer has no shape (torch's lazy modules) or no values (device meta), or trainable ones
             differ in their type of number.
     """
     where = f"the model {type(module).__name__}"
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise InputError(f"{where}: {name!r} has no shape yet; run the model on an example before returning it")
+        if tensor.is_meta:
+            raise InputError(f"{where}: {name!r} is on the device 'meta' and has no values; make it on the CPU")
     kinds: dict[torch.dtype, str] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
