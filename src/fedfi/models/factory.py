@@ -88,8 +88,8 @@ def check_module(module: nn.Module) -> None:
     """Checks that a module's parameters can be laid out as one vector, whoever made it.
 
     Raises:
-        InputError: If a parameter or buffer has no shape (torch's lazy modules) or no values (device meta), or trainable ones
-            differ in their type of number.
+        InputError: If a parameter or buffer has no shape (torch's lazy modules) or no values (device meta), or
+            trainable ones differ in their type of number.
     """
     where = f"the model {type(module).__name__}"
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
