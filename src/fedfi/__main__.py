@@ -1,4 +1,4 @@
-"""``python -m fedfi`` is the command `fedfi`."""
+"""``python -m fedfi``: the command `fedfi`."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ import sys
 
 from fedfi.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

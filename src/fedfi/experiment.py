@@ -16,21 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import nn
 
 from fedfi import registry
 from fedfi.data import Dataset, FederatedData, available, federate, load
-from fedfi.data.partition import check_partition
-from fedfi.errors import InputError, unknown
+from fedfi.data.partition import check_clients, check_partition
+from fedfi.errors import InputError, SettingError, first_line, out_of_memory, unknown
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
-from fedfi.validation import dotted, fields_of, shown, validate
+from fedfi.importing import call
+from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
 Tables = Mapping[str, Any]
-_INSTEAD = (("steps", "epochs"), ("participation", "clients_per_round"))
+_SIZES = ("participation", "clients_per_round")
+_INSTEAD = (("steps", "epochs"), _SIZES)
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
 
 
@@ -120,7 +124,7 @@ class Experiment:
 
     def load(self) -> tuple[Dataset, Dataset | None]:
         """Loads the data, which do not depend on the seed."""
-        with self.naming(f"data.name = {shown(self.settings.data.name)}"):
+        with self.naming("data", f"data.name = {shown(self.settings.data.name)}"):
             return load(self.settings.data.name, **self.settings.data.loader_options())
 
     def federate(self, loaded: tuple[Dataset, Dataset | None]) -> FederatedData:
@@ -145,15 +149,17 @@ class Experiment:
         Raises:
             InputError: If data, model and method do not fit each other.
         """
-        from fedfi.models import build
+        from fedfi.models import build, check_options
 
-        data = data or self.federate(self.load())
         model = self.settings.model
+        with self.naming("model"):
+            check_options(model.name, model.options)
+        data = data or self.federate(self.load())
         make = functools.partial(build, model.name, data.spec, model.options)
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
         with self.naming("model"):
-            make()
+            _try(make(), data, model.name)
         return Task(model=make, data=data, training=self.settings.train)
 
     def resolved(self) -> dict[str, Any]:
@@ -161,6 +167,8 @@ class Experiment:
         s = self.settings
         method = TypeAdapter(type(self.method)).dump_python(self.method, mode="json")
         chosen = {k: s.algorithm[k] for k in ("name", "preset") if k in s.algorithm}
+        if self.method.clients_per_round is not None:
+            method.pop("participation")
         tables = {
             "rounds": s.rounds,
             "seed": s.seed,
@@ -185,12 +193,28 @@ class Experiment:
         return from_dict(tables, source=self.source)
 
     @contextmanager
-    def naming(self, key: str = "") -> Iterator[None]:
-        """Within it, input errors of the library start with the experiment's source, and with a key."""
+    def naming(self, table: str = "", given: str = "") -> Iterator[None]:
+        """Within it, input errors of the library start with the experiment's source, and with a key.
+
+        Args:
+            table: What the key of a `SettingError` belongs to.
+            given: What other errors are about; by default the table.
+
+        Raises:
+            InputError: For input errors, and where memory is too small for what was asked for.
+        """
+        given = given or table
+        about = f"{given}: " if given else ""
         try:
             yield
+        except SettingError as error:
+            raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
         except InputError as error:
-            raise InputError(f"{self.source}: {key}{': ' if key else ''}{error}") from error
+            raise InputError(f"{self.source}: {about}{error}") from error
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise InputError(f"{self.source}: {about}needs more memory than there is ({first_line(error)})") from error
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -222,11 +246,10 @@ def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
         InputError: As `load_experiment`.
     """
     settings = validate(Settings, tables, source=source)
-    kind = settings.data.partition
     try:
-        check_partition(kind)
-    except InputError as error:
-        raise InputError(f"{source}: data.partition = {shown(kind)}: {error}") from error
+        check_clients(check_partition(settings.data.partition), settings.data.clients)
+    except SettingError as error:
+        raise InputError(f"{source}: data.{error}") from error
     _check_model(settings.model, source)
     return Experiment(settings, _method(settings.algorithm, source), tables, source)
 
@@ -238,7 +261,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         InputError: If it cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin files with a mark
     except FileNotFoundError as error:
         files = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, files, n=1, cutoff=0.4)
@@ -299,29 +322,46 @@ def _method(table: Tables, source: str) -> Algorithm[Any]:
         if preset not in kind.presets:
             reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
             raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
-        keys = {**kind.presets[preset], **keys}
-    method: Algorithm[Any] = validate(kind, keys, source=source, path=["algorithm"])
+        theirs = kind.presets[preset]
+        keys = {k: v for k, v in theirs.items() if k not in _SIZES or not keys.keys() & set(_SIZES)} | keys
+    if all(key in keys for key in _SIZES):
+        given = ", ".join(f"{key} = {shown(keys[key])}" for key in _SIZES)
+        raise InputError(f"{source}: algorithm: give {' or '.join(_SIZES)}, not both (got {given})")
+    what = f"{source}: algorithm {name!r}"
+    method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
     return method
 
 
 def _check_model(model: Model, source: str) -> None:
     from fedfi.models import available as models
+    from fedfi.models import check_options
 
-    if model.name not in models() and ":" not in model.name:
+    if model.name in models():
+        try:
+            check_options(model.name, model.options)
+        except SettingError as error:
+            raise InputError(f"{source}: model.{error}") from error
+    elif ":" not in model.name:  # a user's own is looked at before the data are loaded
         raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
+
+
+def _try(module: nn.Module, data: FederatedData, name: str) -> None:
+    """Runs a model on two examples, to see that it takes such inputs and tells so many classes apart."""
+    examples = next(iter(data.clients.values())).train
+    inputs, targets = examples.batch(torch.arange(min(2, len(examples))))
+    with torch.no_grad():
+        outputs = call(module.eval(), f"model {name!r} on inputs {list(inputs.shape)}", inputs)
+    got = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if not isinstance(got, list) or len(got) != 2 or got[0] != len(targets) or got[1] < data.spec.classes:
+        expected = [len(targets), data.spec.classes]
+        raise InputError(f"model {name!r} makes {got} of inputs {list(inputs.shape)}, expected logits {expected}")
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:
     from fedfi.models import options
 
-    defaults = {p.name: p.default for p in options(model.name) if _is_plain(p.default)}
+    defaults = {p.name: p.default for p in options(model.name) if is_plain(p.default)}
     return defaults | model.options
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str)
 
 
 def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -> None:
@@ -340,7 +380,7 @@ def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -
 
 def _absolute(data: Data) -> dict[str, str]:
     """Paths that do not depend on the working directory, so that a run can be resumed from anywhere."""
-    found = {"test": data.test}
+    found = {"test": data.test, "tokenizer": data.tokenizer}
     if data.name not in available():
         found["name"] = data.name
     return {k: str(p.resolve()) for k, v in found.items() if v and (p := Path(v).expanduser()).exists()}

@@ -5,16 +5,39 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, first_line, out_of_memory, unknown
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_PLACES: ContextVar[tuple[str, ...]] = ContextVar("_PLACES", default=())
+
+
+@contextmanager
+def importing_from(*places: Path | str) -> Iterator[None]:
+    """Within it, modules are looked for in these directories first; those that are not there are left out."""
+    known = dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir())
+    token, path = _PLACES.set(tuple(known)), list(sys.path)
+    sys.path[:0] = known
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        _PLACES.reset(token)
+
+
+def import_places() -> list[str]:
+    """The directories that a user's own modules are looked for in: given ones, else the working directory."""
+    return list(_PLACES.get() or (str(Path.cwd()),))
 
 
 def import_callable(name: str, what: str) -> Any:
-    """A function or class by ``"package.module:name"``, importable from the working directory too.
+    """A function or class by ``"package.module:name"``, importable from `import_places` too.
 
     Args:
         name: Where it lives.
@@ -26,16 +49,47 @@ def import_callable(name: str, what: str) -> Any:
     if not _NAME.fullmatch(name):
         raise InputError(f"{what} {name!r}: expected package.module:name")
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    places = import_places()
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"{what} {name!r}: {module_name!r} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove(here)
+        with importing_from(*places):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        looked = f" (looked in {', '.join(places)})"
+        raise InputError(f"{what} {name!r}: {module_name!r} cannot be imported: {error}{looked}") from error
+    except Exception as error:  # a user's module may raise anything
+        raise InputError(f"{what} {name!r}: {module_name!r} cannot be imported: {_told(error)}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
         raise InputError(f"module {module_name!r}: " + unknown("name", attribute, own))
     return found
+
+
+def call(function: Callable[..., Any], what: str, *arguments: Any, **options: Any) -> Any:
+    """What a user's function returns; what it raises becomes one line that says where.
+
+    Args:
+        function: The function.
+        what: What it is, for errors, such as ``"model 'mine:net'"``.
+        arguments: What it is called with.
+        options: Likewise, by name.
+
+    Raises:
+        InputError: If it raises anything.
+    """
+    try:
+        return function(*arguments, **options)
+    except InputError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise InputError(f"{what} needs more memory than there is ({first_line(error)})") from error
+        raise InputError(f"{what} failed: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """An error in one line, with the last line of code that led to it."""
+    if isinstance(error, SyntaxError):  # says itself where
+        return first_line(error)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    return f"{first_line(error)} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"

@@ -118,4 +118,7 @@ def algorithm(name: str) -> type[Any]:
 
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InputError(f"algorithm {name!r} is not a subclass of fedfi.federation.algorithm.Algorithm")
+    missing = sorted(found.__abstractmethods__)
+    if missing:
+        raise InputError(f"algorithm {name!r} lacks {', '.join(missing)}; see fedfi.federation.algorithm.Algorithm")
     return found

@@ -18,9 +18,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from fedfi.errors import InputError
+from fedfi.errors import InputError, SettingError
 
 T = TypeVar("T")
+_MOST = (2 - 2**-23) * 2.0**127
+"""The largest 32-bit floating-point number."""
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 _MISSING = {"missing", "missing_keyword_only_argument", "missing_argument"}
 _KINDS = {
@@ -36,13 +38,13 @@ _KINDS = {
 }
 
 
-def validate(kind: type[T], table: Mapping[str, Any], *, source: str, path: Sequence[str] = ()) -> T:
-    """Makes an object of a validated dataclass or model out of a table.
+def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str] = ()) -> T:
+    """Makes an object of a validated dataclass or model out of a table, or a value of any type out of a plain one.
 
     Args:
-        kind: The class.
+        kind: The class or type.
         table: The settings.
-        source: Where they come from, such as the name of a file.
+        source: Where they come from, such as the name of a file; without one, the error starts with the key.
         path: Keys that lead to the table.
 
     Raises:
@@ -53,14 +55,18 @@ def validate(kind: type[T], table: Mapping[str, Any], *, source: str, path: Sequ
     try:
         return TypeAdapter(kind).validate_json(json.dumps(table), strict=True)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-        text = _worded(first, kind, path)
+        # A misspelt key is missing and unknown; the unknown one says more.
+        first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN)
         more = f" (and {len(others)} more)" if others else ""
-        raise InputError(f"{source}: {text}{more}") from error
+        raise _error(source, _worded(first, kind, path) + more) from error
 
 
-def check_plain(value: Any, *, source: str, path: Sequence[str] = ()) -> None:
-    """Refuses what no setting can be: dates, and numbers that are not finite."""
+def _error(source: str, text: str) -> InputError:
+    return InputError(f"{source}: {text}") if source else SettingError(text)
+
+
+def check_plain(value: Any, *, source: str = "", path: Sequence[str] = ()) -> None:
+    """Refuses what no setting can be: dates, and numbers that are not finite, in 32 bits or at all."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_plain(item, source=source, path=(*path, str(key)))
@@ -68,9 +74,23 @@ def check_plain(value: Any, *, source: str, path: Sequence[str] = ()) -> None:
         for item in value:
             check_plain(item, source=source, path=path)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{source}: {dotted(path)} = {value}: must be a finite number")
+        raise _error(source, f"{dotted(path)} = {value}: must be a finite number")
+    elif isinstance(value, float) and abs(value) > _MOST:  # tensors hold 32 bits
+        raise _error(source, f"{dotted(path)} = {value}: must be at most {_MOST:.4g} in size, as 32-bit numbers are")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        near = max(-(2**63), min(value, 2**63 - 1))
+        raise _error(source, f"{dotted(path)} = {shown(value)}: must be a 64-bit whole number (nearest valid: {near})")
     elif not isinstance(value, bool | int | float | str):
-        raise InputError(f"{source}: {dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
+        raise _error(source, f"{dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a file can hold."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str)
 
 
 def dotted(path: Iterable[object]) -> str:
@@ -120,11 +140,15 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
     if kind in ("less_than", "greater_than"):
         word, bound = ("below", context["lt"]) if "lt" in context else ("above", context["gt"])
         default = field.get_default() if field is not None else None
+        default = field.examples[0] if field is not None and field.examples else default
         such = f", such as {_number(default)}" if isinstance(default, int | float) else ""
         return f"{must} {word} {_number(bound)} (nearest valid: any number {word} {_number(bound)}{such})"
     if kind == "literal_error":
         choices = [a or int(b) for a, b in re.findall(r"'([^']*)'|(-?\d+)", context["expected"])]
         return f"{must} {context['expected']} (nearest valid: {shown(_nearest(value, choices))})"
+    if kind in ("too_short", "too_long"):
+        word, bound = ("at least", context["min_length"]) if kind == "too_short" else ("at most", context["max_length"])
+        return f"{must} of {word} {bound} entries, these are {context['actual_length']}"
     expected = _KINDS.get(kind.split("_")[0])
     if kind.endswith(("_type", "_parsing", "_from_float")) and expected:
         near = _converted(value) if kind.startswith(("int", "float")) else None

@@ -103,6 +103,8 @@ def test_a_failing_run_does_not_stop_the_others(file: Path, fedfi) -> None:
         ("fedfibos:as-published", ("fedfibos-as-published", "fedfibos", "as-published")),
         ("ours=fedfibos:as-published", ("ours", "fedfibos", "as-published")),
         ("my.methods:Mine", ("mine", "my.methods:Mine", None)),
+        ("mine:Mine", ("mine", "mine:Mine", None)),
+        ("mine:Mine:fast", ("mine-fast", "mine:Mine", "fast")),
         ("x=my.methods:Mine:fast", ("x", "my.methods:Mine", "fast")),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,56 @@ import pytest
         ("train.learning_rate=inf", "train.learning_rate = inf: must be a finite number"),
         ("train.learning_rate=2020-01-01", None),
         ("train=3", "train = 3: must be a table"),
+        (
+            "train.learning_rate=1e308",
+            "train.learning_rate = 1e+308: must be at most 3.403e+38 in size, as 32-bit numbers are",
+        ),
+        (
+            "train.weight_decay=1e300",
+            "train.weight_decay = 1e+300: must be at most 3.403e+38 in size, as 32-bit numbers are",
+        ),
+        (
+            "train.batch_size=99999999999999999999",
+            "train.batch_size = 99999999999999999999: must be a 64-bit whole number"
+            " (nearest valid: 9223372036854775807)",
+        ),
         ("trian.steps=1", "trian: unknown key; did you mean 'train'?"),
         ("evaluate.every=0", "evaluate.every = 0: must be at least 1 (nearest valid: 1)"),
         ('data.augment=["flop"]', None),
-        ("data.clients=5000", None),
-        ("model.hiden=3", None),
+        (
+            "data.clients=5000",
+            "data.clients = 5000: there are only 1438 training examples to divide (nearest valid: 1438)",
+        ),
+        (
+            "data.partition.alpha=-1",
+            "data.partition.alpha = -1: must be above 0 (nearest valid: any number above 0, such as 0.3)",
+        ),
+        ("data.partition.alhpa=1", "data.partition.alhpa: unknown key; did you mean 'alpha'?"),
+        ("data.partition.alpha=true", "data.partition.alpha = true: must be a number"),
+        (
+            "data.partition.minimum=1000",
+            "data.partition.minimum = 1000: 6 clients with at least so many examples each need 6000,"
+            " there are 1438 (nearest valid: 239)",
+        ),
+        (
+            'data.partition={by="pathological",classes_per_client=11}',
+            "data.partition.classes_per_client = 11: the training examples have only 10 classes (nearest valid: 10)",
+        ),
+        (
+            'data.partition={by="size",sizes=[3,4]}',
+            "data.clients = 6: partition.sizes lists 2 (nearest valid: 2, or none)",
+        ),
+        ("data.partition={alpha=1}", None),
+        ("data.validation=9999", "data.validation = 9999: 'digits' has only 1797 examples (nearest valid: 1796)"),
+        ("data.test_fraction=1e-9", "data.test_fraction = 1e-09: leaves no test example of 1797; raise it"),
+        (
+            "model.hiden=3",
+            "model.hiden: unknown option 'hiden'; did you mean 'hidden'? (choose from bias, dropout, hidden)",
+        ),
+        ("model.hidden=[true]", "model.hidden.0 = true: must be a whole number"),
+        ("model.hidden=[0]", "model.hidden.0 = 0: must be at least 1 (nearest valid: 1)"),
+        ("model.bias=0", "model.bias = 0: must be true or false"),
+        ("model.hidden=[1000000000000]", None),
     ],
 )
 def test_setting(file: Path, fedfi, setting: str, line: str | None) -> None:
@@ -72,7 +118,7 @@ def test_nearest_names(file: Path, fedfi) -> None:
     ]:
         code, _, err = fedfi("run", file, "--set", setting)
         assert code == 2
-        table = setting.split("=")[0]
+        table = setting.split("=")[0] + (".by" if "by=" in setting else "")
         assert err.startswith(f"exp.toml: {table} = ")
         assert f"did you mean '{near}'?" in err
 
@@ -98,6 +144,93 @@ def test_steps_and_epochs(file: Path, fedfi) -> None:
         "",
         "exp.toml: train: give steps or epochs, not both (got steps = 3, epochs = 1)\n",
     )
+
+
+def test_participation_and_clients_per_round(file: Path, fedfi) -> None:
+    """Both in a file are one too many; an override replaces, and the default of a method does not count."""
+    text = file.read_text()
+    file.write_text(text.replace("participation = 0.5", "participation = 0.5\nclients_per_round = 2"))
+    assert fedfi("run", file) == (
+        2,
+        "",
+        "exp.toml: algorithm: give participation or clients_per_round, not both"
+        " (got participation = 0.5, clients_per_round = 2)\n",
+    )
+    file.write_text(text)
+    for setting, out in (("algorithm.clients_per_round=2", "a"), ("rounds=1", "b")):
+        assert fedfi("run", file, "--set", setting, "--out", out, "-q")[0] == 0
+    written = Path("a/run.toml").read_text()
+    assert "clients_per_round = 2" in written
+    assert "participation" not in written
+    assert fedfi("resume", "a", "--rounds", "3", "-q") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["data.partition.alpha=0", "data.partition.by=idd", "model.bias=0", 'data.partition={by="size",sizes=[3]}'],
+)
+def test_what_the_file_tells_is_checked_before_data_are_loaded(file: Path, fedfi, setting: str) -> None:
+    file.write_text(file.read_text().replace('"digits"', '"no/such/file.csv"'))
+    code, _, err = fedfi("run", file, "--set", setting)
+    assert code == 2
+    assert "no/such" not in err
+
+
+def test_byte_order_mark(file: Path, fedfi) -> None:
+    """Editors on Windows begin UTF-8 files with one."""
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert fedfi("run", file, "--out", "a", "-q") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.name=wrong:inputs", "model: model 'wrong:inputs' on inputs [2, 1, 8, 8] failed: RuntimeError"),
+        ("model.name=wrong:outputs", "model: model 'wrong:outputs' makes [2, 7] of inputs"),
+        ("model.name=wrong:nothing", "model: the model Linear: 'weight' is on the device 'meta'"),
+        ("model.name=wrong:lazy", "model: the model LazyLinear: 'weight' has no shape yet"),
+        ("algorithm.name=wrong:Half", "algorithm 'wrong:Half' lacks aggregate, client_update"),
+        ("algorithm.name=wrong:Broken", "algorithm 'wrong:Broken' failed: KeyError: 'x' (wrong.py, line "),
+    ],
+)
+def test_models_and_methods_of_ones_own_that_are_wrong(file: Path, fedfi, setting: str, said: str) -> None:
+    text = file.read_text().replace("hidden = [8]", "").replace('capacities = { "1.0" = 0.5, "0.25" = 0.5 }', "")
+    file.write_text(text)
+    Path("wrong.py").write_text(
+        "from torch import nn\n"
+        "from fedfi import Algorithm, FedAvg\n"
+        "def inputs(spec): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))\n"
+        "def outputs(spec): return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))\n"
+        "def nothing(spec): return nn.Linear(64, 10, device='meta')\n"
+        "def lazy(spec): return nn.LazyLinear(10)\n"
+        "class Half(Algorithm): pass\n"
+        "class Broken(FedAvg):\n"
+        "    def __post_init__(self): {}['x']\n"
+    )
+    try:
+        code, _, err = fedfi("run", file, "--set", setting)
+    finally:
+        sys.modules.pop("wrong", None)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("1 / 0", r"data.name = \"mine_data:make\": function 'mine_data:make' failed: ZeroDivisionError"),
+        ("{}['x']", r"failed: KeyError: 'x' (mine_data.py, line 2)"),
+        ("__import__('torch').empty(10**14)", "needs more memory than there is"),
+    ],
+)
+def test_a_data_function_that_fails(file: Path, fedfi, code: str, said: str) -> None:
+    Path("mine_data.py").write_text(f"def make():\n    return {code}\n")
+    try:
+        exit_code, _, err = fedfi("run", file, "--set", "data.name=mine_data:make")
+    finally:
+        sys.modules.pop("mine_data", None)
+    assert (exit_code, err.count("\n")) == (2, 1)
+    assert said.replace("\\", "") in err
 
 
 def test_override_without_value(file: Path, fedfi) -> None:

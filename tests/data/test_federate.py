@@ -174,12 +174,14 @@ def test_overlaps_are_named_and_counted() -> None:
     [
         ({"partition": {"by": "naturl"}}, "did you mean 'natural'"),
         ({"partition": {"by": "natural"}}, "loaded without a column of natural ids"),
-        ({"validation": 600}, "validation is 600, but 'toy' has only 600 examples"),
-        ({"validation": -1}, "validation must be a whole number"),
-        ({"validation": 1.5}, "validation must be a whole number"),
-        ({"seed": -1}, "seed must be a whole number"),
-        ({"test_fraction": 1.0}, "test_fraction must lie between 0 and 1"),
-        ({"clients": 500}, "500 clients, but only 448 training examples"),
+        ({"validation": 600}, r"validation = 600: 'toy' has only 600 examples \(nearest valid: 599\)"),
+        ({"validation": -1}, r"validation = -1: must be at least 0 \(nearest valid: 0\)"),
+        ({"validation": 1.5}, r"validation = 1\.5: must be a whole number"),
+        ({"seed": -1}, "seed = -1: must be at least 0"),
+        ({"test_fraction": 1.0}, r"test_fraction = 1\.0: must lie between 0 and 1"),
+        ({"test_fraction": 1e-9}, "leaves no test example of 560; raise it"),
+        ({"test_fraction": 0.9999}, "leaves no training example of 560; lower it"),
+        ({"clients": 500}, r"clients = 500: there are only 448 training examples to divide \(nearest valid: 448\)"),
         ({"clients": None}, "needs the number of clients"),
         ({"test": data(classes=5)}, "train and test of 'toy' differ"),
     ],
@@ -192,7 +194,7 @@ def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
 def test_wrong_columns() -> None:
     with pytest.raises(InputError, match="unknown column 'hospitl'; did you mean 'hospital'"):
         split(data(groups=3), partition={"by": "natural", "column": "hospitl"})
-    with pytest.raises(InputError, match="names 3 clients, not 8"):
+    with pytest.raises(InputError, match=r"clients = 8: column 'hospital' of 'toy' names 3 clients.*nearest valid: 3"):
         split(data(groups=3), partition={"by": "natural"})
 
 

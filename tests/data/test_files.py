@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import struct
@@ -17,8 +18,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedfi.data import federate, load
+from fedfi.data import Dataset, federate, load
 from fedfi.errors import InputError
+from fedfi.models import InputSpec
 
 TABLE = pd.DataFrame(
     {
@@ -319,8 +321,8 @@ def test_texts_become_ids_of_a_vocabulary_of_the_training_texts(tmp_path: Path) 
     ("options", "message"),
     [
         ({"text": "contents"}, "did you mean 'content'"),
-        ({"text": "content", "vocabulary": 10}, "vocabulary must be a whole number of at least 257"),
-        ({"text": "content", "length": 0}, "length must be a whole number of at least 1"),
+        ({"text": "content", "vocabulary": 10}, "vocabulary = 10: must be at least 257"),
+        ({"text": "content", "length": 0}, "length = 0: must be at least 1"),
         ({"text": "content", "tokenizer": "x", "vocabulary": 300}, "brings its own vocabulary"),
         ({"text": "content", "columns": ["label"]}, "the option 'columns' means nothing"),
     ],
@@ -340,3 +342,45 @@ def test_missing_tokenizers_names_the_extra(tmp_path: Path, monkeypatch: pytest.
     for options in ({}, {"tokenizer": str(tmp_path)}):
         with pytest.raises(InputError, match=r"pip install 'fedfi\[text\]'"):
             load(path, text="content", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((60, 0)), "y": np.arange(60) % 2}, r"inputs are \[60, 0\], expected sizes of at least 1"),
+        ({"x": np.zeros((60, 0, 8)), "y": np.arange(60) % 2}, r"inputs are \[60, 0, 8\], expected sizes of at least 1"),
+        ({"x": np.zeros((0, 8)), "y": np.zeros(0)}, "labels are"),
+        ({"x": np.ones((4, 3)), "y": [0, 1, 0, 1], "test_x": np.ones((0, 3)), "test_y": []}, "test set.* no examples"),
+        ({"x": np.ones((4, 3)), "y": [0, 1, 0, 1], "test_x": np.ones(0), "test_y": []}, "test set.* has no examples"),
+        ({"x": [[1, 2], [3]], "y": [0, 1]}, "inputs are no array: ValueError"),
+    ],
+)
+def test_arrays_of_nothing(arrays: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load(arrays)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_npy_file_by_the_name_of_an_npz(tmp_path: Path) -> None:
+    with (tmp_path / "data.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(InputError, match=r"is a single array \(npy\), expected an npz"):
+        load(tmp_path / "data.npz")
+
+
+def test_a_damaged_npz(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).random((50, 9)), y=np.arange(50) % 2)
+    whole = path.read_bytes()
+    for place in range(60, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes(7) + whole[place + 7 :])
+        with contextlib.suppress(InputError):
+            load(path)
+
+
+def test_tensors_that_need_gradients() -> None:
+    x, y = torch.rand(4, 3, requires_grad=True), torch.tensor([0, 1, 0, 1])
+    data, _ = load({"x": x, "y": y})
+    assert not data.inputs.requires_grad
+    with pytest.raises(InputError, match="require gradients"):
+        Dataset(x, y, InputSpec("tabular", (3,), 2))

@@ -46,13 +46,19 @@ def test_lists_become_tuples():
     ("name", "options", "message"),
     [
         ("resnet", {}, r"unknown model 'resnet'; did you mean 'resnet18'\?"),
-        ("mlp", {"hiden": [8]}, r"model 'mlp': unknown option 'hiden'; did you mean 'hidden'\?"),
+        ("mlp", {"hiden": [8]}, r"model 'mlp': hiden: unknown option 'hiden'; did you mean 'hidden'\?"),
         ("mlp", {"spec": 1}, "unknown option 'spec'"),
-        ("mlp", {"hidden": 8}, "model 'mlp': option 'hidden': input should be a valid tuple, got 8"),
-        ("mlp", {"hidden": [8, "x"]}, r"option 'hidden'\[1\]: input should be a valid integer.*got 'x'"),
-        ("cnn", {"width": "wide"}, "option 'width': input should be a valid number.*got 'wide'"),
-        ("cnn", {"width": -1}, "width must be a positive number"),
-        ("resnet18", {"norm": "groups"}, r"option 'norm': unknown value 'groups'; did you mean 'group'\?"),
+        ("mlp", {"hidden": 8}, "model 'mlp': hidden = 8: must be a list"),
+        ("mlp", {"hidden": [8, "x"]}, r'hidden\.1 = "x": must be a whole number'),
+        ("cnn", {"width": "wide"}, 'width = "wide": must be a number'),
+        ("mlp", {"hidden": [True]}, r"hidden\.0 = true: must be a whole number"),
+        ("mlp", {"hidden": [0]}, r"hidden\.0 = 0: must be at least 1 \(nearest valid: 1\)"),
+        ("mlp", {"bias": 0}, "bias = 0: must be true or false"),
+        ("mlp", {"hidden": [10**13]}, "model 'mlp' needs more memory than there is"),
+        ("mlp", {"hidden": [10**18]}, "model 'mlp' needs more memory than there is"),
+        ("mlp", {"hidden": [10**25]}, "must be a 64-bit whole number"),
+        ("cnn", {"width": -1}, "width = -1: must be above 0"),
+        ("resnet18", {"norm": "groups"}, r'norm = "groups": must be .*nearest valid: "group"'),
         ("no.such.module:net", {}, "'no.such.module' cannot be imported"),
         (":net", {}, "expected package.module:name"),
         (
@@ -96,13 +102,13 @@ def test_a_class_and_annotations_that_cannot_be_checked(module):
 
 def test_a_missing_option(module):
     module.net = lambda spec, units: nn.Linear(units, 2)
-    with pytest.raises(InputError, match="model 'own_models:net' needs the option 'units'"):
+    with pytest.raises(InputError, match="model 'own_models:net': units: is missing"):
         build("own_models:net", CIFAR, {})
 
 
 def test_a_function_without_options(module):
     module.net = lambda spec: nn.Linear(1, 2)
-    with pytest.raises(InputError, match="has no options, got 'units'"):
+    with pytest.raises(InputError, match="units: the model has no options"):
         build("own_models:net", CIFAR, {"units": 1})
 
 
@@ -116,6 +122,48 @@ def test_a_function_that_makes_no_module(module):
     module.net = lambda spec: {"weight": 1}
     with pytest.raises(InputError, match=r"must return a torch.nn.Module, got dict"):
         build("own_models:net", CIFAR, {})
+
+
+class Odd(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 2), nn.Linear(2, 2).double()
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (lambda spec: 1 / 0, r"model 'own_models:net' failed: ZeroDivisionError: .*\(test_factory.py, line \d+\)"),
+        (lambda spec: torch.empty(10**14), r"model 'own_models:net' needs more memory than there is"),
+        (lambda spec: nn.Sequential(nn.LazyLinear(3)), "Sequential: '0.weight' has no shape yet"),
+        (Odd, r"Odd: 'first.weight' is torch.float32, 'second.weight' is torch.float64; make all"),
+    ],
+)
+def test_what_a_factory_may_do_wrong(module, net, message):
+    module.net = net
+    with pytest.raises(InputError, match=message) as caught:
+        build("own_models:net", CIFAR, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_parameters_may_differ_in_dtype(module):
+    module.net = Odd
+    odd = Odd(CIFAR)
+    odd.second.requires_grad_(False)
+    module.net = lambda spec: odd
+    assert build("own_models:net", CIFAR, {}) is odd
+
+
+def test_a_module_that_raises_at_import(tmp_path, monkeypatch):
+    (tmp_path / "nets_that_raise.py").write_text("\nraise RuntimeError('no\\nway')\n")
+    (tmp_path / "nets_misspelt.py").write_text("def net(:\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"imported: RuntimeError: no \(nets_that_raise.py, line 2\)"):
+        build("nets_that_raise:net", CIFAR, {})
+    with pytest.raises(InputError, match=r"imported: SyntaxError: .*\(nets_misspelt.py, line 1\)"):
+        build("nets_misspelt:net", CIFAR, {})
+    with pytest.raises(InputError, match=rf"No module named 'nets_nowhere' \(looked in {tmp_path}\)"):
+        build("nets_nowhere:net", CIFAR, {})
 
 
 def test_importing_does_not_import_transformers(fresh_modules):

@@ -4,6 +4,7 @@ import math
 import time
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -172,3 +173,34 @@ def test_time_is_linear_for_every_order():
     for scores in (rising, rising.flip(0), torch.zeros(size), torch.rand(size, generator=generator)):
         assert int(top_k_mask(scores, size // 16, ties=rising).sum()) == size // 16
     assert time.perf_counter() - start < 5
+
+
+SIZE = 1 << 16  # large enough for the threshold to be bracketed by a sample
+_RNG = np.random.default_rng(0)
+_NOISE = _RNG.standard_normal(SIZE).astype(np.float32)
+_STRIDE = SIZE // 4096 | 1
+KINDS = {
+    "noise": _NOISE,
+    "almost all at the minimum": np.where(_RNG.random(SIZE) < 0.01, abs(_NOISE), 0),
+    "almost all at the maximum": np.where(_RNG.random(SIZE) < 0.01, -abs(_NOISE), 0),
+    "almost all in the middle": np.where(_RNG.random(SIZE) < 0.01, _NOISE, 0),
+    "half zeros": np.maximum(_NOISE, 0),
+    "few values": (4 * _NOISE).round(),
+    "infinities": np.where(abs(_NOISE) > 1, np.sign(_NOISE) * np.inf, 0),
+    "all equal": np.zeros(SIZE, dtype=np.float32),
+    "both zeros": np.where(_NOISE > 0, np.float32(0.0), np.float32(-0.0)),
+    "a sample all too high": np.where(np.arange(SIZE) % _STRIDE == 0, 9, _NOISE),
+    "a sample all too low": np.where(np.arange(SIZE) % _STRIDE == 0, -9, _NOISE),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_vectors_equal_sorting(kind):
+    """The reference sorts by (-score, -tie, index); `lexsort` takes its keys last first."""
+    scores, ties = KINDS[kind].astype(np.float32), np.abs(_NOISE[::-1]).round(1)
+    order = np.lexsort((np.arange(SIZE), -ties, -scores))
+    for k in (1, 7, 200, SIZE // 16, SIZE // 2, SIZE - 300, SIZE - 1):
+        mask = top_k_mask(torch.from_numpy(scores), k, ties=torch.from_numpy(ties.copy()))
+        expected = np.zeros(SIZE, dtype=bool)
+        expected[order[:k]] = True
+        assert np.array_equal(mask.numpy(), expected), k

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from fedfi.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, Stopped, tell, usage
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, RunError, first_line, out_of_memory
 
 __all__ = ["main"]
 
@@ -43,5 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error, which older and newer typers define elsewhere
             return tell(error, BAD_INPUT, debug, usage(error))
+        if out_of_memory(error):
+            return tell(error, FAILED, debug, f"needs more memory than there is ({first_line(error)})")
         traceback.print_exc()
         return 1

@@ -12,13 +12,15 @@ from typing import Any, Literal
 from fedfi.cli.exits import stoppable
 from fedfi.cli.parallel import Work, in_processes
 from fedfi.cli.progress import progress
-from fedfi.cli.running import check_same_split
+from fedfi.cli.running import check_same_split, remembered
 from fedfi.cli.summary import comma_separated, markdown, summarise, values_of
 from fedfi.cli.variants import variants
 from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.record import finite
 from fedfi.federation.run import run
+from fedfi.importing import importing_from
 from fedfi.report.reading import read_run
 from fedfi.validation import flat, shown
 
@@ -57,6 +59,20 @@ def compare(
     quiet: bool,
 ) -> None:
     """Runs what is missing, then writes and prints the table."""
+    with importing_from(Path.cwd(), file.parent, *remembered(p.parent for p in sorted(out.glob("*/seed-*/env.json")))):
+        _compare(file, algorithms, seeds, out, overrides, workers, last, quiet)
+
+
+def _compare(
+    file: Path,
+    algorithms: str | None,
+    seeds: str,
+    out: Path,
+    overrides: list[str],
+    workers: int,
+    last: int,
+    quiet: bool,
+) -> None:
     base = load_experiment(file, overrides)
     chosen = variants(base, algorithms)
     planned = [
@@ -207,5 +223,5 @@ def _write(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "table.md", table.encode())
     write_atomically(out / "table.csv", comma_separated(summaries, counts).encode())
-    write_atomically(out / "results.json", json.dumps(results, indent=1).encode())
+    write_atomically(out / "results.json", json.dumps(finite(results), indent=1, allow_nan=False).encode())
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,18 @@ from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
 from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
+from fedfi.importing import importing_from
 
 _INDICES = ("hash", "size")
 
 
 def start(file: Path, overrides: list[str], out: Path | None, workers: int, quiet: bool) -> None:
     """Runs an experiment in a new run directory."""
+    with importing_from(Path.cwd(), file.parent, *remembered([file.parent])):
+        _start(file, overrides, out, workers, quiet)
+
+
+def _start(file: Path, overrides: list[str], out: Path | None, workers: int, quiet: bool) -> None:
     experiment = load_experiment(file, overrides)
     out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
     if not RunDirectory.is_free(out):
@@ -34,6 +40,11 @@ def start(file: Path, overrides: list[str], out: Path | None, workers: int, quie
 
 def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> None:
     """Resumes a run from its directory alone."""
+    with importing_from(*remembered([directory]), Path.cwd()):
+        _go_on(directory, workers, rounds, quiet)
+
+
+def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> None:
     path = directory / "run.toml"
     if not path.exists():
         raise InputError(f"{directory}: is not a run directory: it has no run.toml")
@@ -55,6 +66,20 @@ def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> Non
     task = experiment.task()
     check_same_split(directory, task)
     _run(experiment, task, directory, workers, quiet, done=done)
+
+
+def remembered(directories: Iterable[Path]) -> list[str]:
+    """Where runs looked for a user's own modules, so that they are found from anywhere; see `env.json`."""
+    import json
+
+    found: dict[str, None] = {}
+    for directory in directories:
+        try:
+            places = json.loads((directory / "env.json").read_text(encoding="utf-8"))["import_from"]
+            found |= dict.fromkeys(str(place) for place in places)
+        except (OSError, ValueError, LookupError, TypeError):  # no run, an older one, or damaged: it knows of none
+            continue
+    return list(found)
 
 
 def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: bool, done: int | None) -> None:

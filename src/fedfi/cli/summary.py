@@ -52,12 +52,21 @@ def summarise(runs: Iterable[Mapping[str, float]]) -> Summary:
             table.setdefault(key, []).append(value)
     return {
         key: {
-            "mean": statistics.fmean(v),
-            "sd": statistics.stdev(v) if len(v) > 1 and all(map(math.isfinite, v)) else None,
+            "mean": sum(v) / len(v),  # of numbers that may not be finite
+            "sd": _deviation(v),
             "n": len(v),
         }
         for key, v in table.items()
     }
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    try:
+        return statistics.stdev(values)
+    except OverflowError:
+        return math.inf
 
 
 def columns_of(summaries: Iterable[Summary]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 
 from fedfi import registry
 from fedfi.errors import InputError, unknown
@@ -48,7 +50,7 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
     """Label, method and preset of ``"label=name:preset"``; your own method is ``"package.module:Class"``."""
     label, _, spec = item.rpartition("=")
     first, *rest = spec.split(":")
-    if first not in registry.entries() and ("." in first or len(rest) == 2) and rest:
+    if rest and _is_module(first, rest):
         name, default = ":".join([first, rest.pop(0)]), spec.split(":")[1].lower()
     else:
         name, default = first, first
@@ -58,6 +60,14 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
         raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
     preset = rest[0] if rest else None
     return label or (f"{default}-{preset}" if preset else default), name, preset
+
+
+def _is_module(first: str, rest: Sequence[str]) -> bool:
+    """Whether the first part names a module of the user's, and no method, not even a misspelt one."""
+    names = registry.entries()
+    if first in names:
+        return False
+    return "." in first or len(rest) == 2 or not difflib.get_close_matches(first, names, n=1, cutoff=0.6)
 
 
 def _variant(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, first_line, unknown
 from fedfi.models.shapes import InputSpec
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +49,7 @@ def from_arrays(arrays: Mapping[str, Any], name: str) -> tuple[Dataset, Dataset 
     if layout[2] not in arrays:
         return train, None
     targets, _ = encode_labels(_one_a_row(arrays[layout[3]], f"{name}: {layout[3]}"), names, name)
-    return train, from_inputs(arrays[layout[2]], targets, names, name, groups=arrays.get("test_groups"))
+    return train, from_inputs(arrays[layout[2]], targets, names, f"{name}, test set", groups=arrays.get("test_groups"))
 
 
 def from_inputs(
@@ -57,6 +57,10 @@ def from_inputs(
 ) -> Dataset:
     """A data set of images or numbers; see `from_arrays` for the shapes."""
     values = _numeric(inputs, name)
+    if len(values) == 0:
+        raise InputError(f"data {name!r} has no examples: inputs are {list(values.shape)}")
+    if values.size == 0:
+        raise InputError(f"data {name!r}: inputs are {list(values.shape)}, expected sizes of at least 1")
     if values.ndim >= 3:
         values = _channels_first(values, name)
         kind = "image"
@@ -69,12 +73,13 @@ def from_inputs(
             column = int(bad.sum(0).argmax())
             raise InputError(f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}")
     tensor = torch.from_numpy(np.ascontiguousarray(values))
+    ids = None if groups is None else tuple(map(str, _array(groups, f"data {name!r}: groups").ravel()))
     return Dataset(
         inputs=tensor,
         targets=targets,
         spec=InputSpec(kind=kind, shape=tuple(tensor.shape[1:]), classes=len(label_names)),  # type: ignore[arg-type]
         name=name,
-        groups=None if groups is None else tuple(str(group) for group in np.asarray(groups).ravel()),
+        groups=ids,
         group_column=None if groups is None else "groups",
         label_names=label_names,
     )
@@ -126,7 +131,7 @@ def encode_labels(
 
 def _one_a_row(labels: Any, name: str) -> Array:
     """Labels ``[n]`` from ``[n]`` or ``[n, 1]``."""
-    values = np.asarray(labels)
+    values = _array(labels, name)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -135,10 +140,19 @@ def _one_a_row(labels: Any, name: str) -> Array:
 
 
 def _numeric(inputs: Any, name: str) -> Array:
-    values = np.asarray(inputs)
+    values = _array(inputs, f"data {name!r}: inputs")
     if values.ndim < 1 or values.dtype.kind not in "biuf":
         raise InputError(f"data {name!r}: inputs must be an array of numbers, got {values.dtype} {list(values.shape)}")
     return values
+
+
+def _array(values: Any, where: str) -> Array:
+    if isinstance(values, torch.Tensor):  # numpy takes none that needs a gradient or lives on a device
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # such as rows of different lengths
+        raise InputError(f"{where} are no array: {first_line(error)}") from error
 
 
 def _channels_first(images: Array, name: str) -> Array:

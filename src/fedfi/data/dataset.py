@@ -190,6 +190,10 @@ def _check(data: Dataset) -> None:
         raise InputError(
             f"data {name!r}: targets must be int64 [{len(inputs)}], got {targets.dtype} {list(targets.shape)}"
         )
+    if inputs.requires_grad:
+        raise InputError(f"data {name!r}: inputs require gradients; give inputs.detach()")
+    if 0 in spec.shape:
+        raise InputError(f"data {name!r}: an input is {spec.shape}, expected sizes of at least 1")
     if len(targets) == 0:
         raise InputError(f"data {name!r} has no examples")
     low, high = int(targets.min()), int(targets.max())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 
 from fedfi.data import arrays, images, tables, text
 from fedfi.data.dataset import Dataset
@@ -175,9 +177,14 @@ def _read_npz(path: Path, test: Path | None, name: str) -> Pair:
 
 def _npz(path: Path, name: str) -> dict[str, arrays.Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:  # which numpy leaves open where the archive is damaged
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, NpzFile):
+                raise InputError(f"data {name!r}: {path} is a single array (npy), expected an npz file of several")
+            return {key: loaded[key] for key in loaded.files}
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"data {name!r}: {path} cannot be read: {error}") from error
 
 

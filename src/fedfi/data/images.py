@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,9 @@ def read_idx(path: Path) -> Array:
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08" or len(raw) < 4 + 4 * raw[3]:
         raise InputError(f"{path} is no idx file of bytes")
     start = 4 + 4 * raw[3]
     shape = [int(size) for size in np.frombuffer(raw[4:start], dtype=">i4")]

@@ -15,77 +15,144 @@ the field now use; both are run on a table of labels only.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, dataclass_transform
 
 import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
 
-from fedfi.errors import InputError, unknown
+from fedfi.errors import SettingError, unknown
+from fedfi.validation import fields_of, shown, validate
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 _ATTEMPTS = 100
+_Alpha = Annotated[float, Field(gt=0, examples=[0.3], description="concentration: the smaller, the more uneven")]
+_Minimum = Annotated[int, Field(ge=1, description="fewest examples of a client")]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    summary: str
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _settings(kind: type[Any]) -> type[Any]:
+    return validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(kind)
 
 
-_KINDS = {
-    "iid": _Kind("Equal sizes, examples at random"),
-    "dirichlet": _Kind(
-        "Each class divided among the clients by Dir(alpha)", required=("alpha",), optional=("minimum",)
-    ),
-    "dirichlet-per-client": _Kind(
-        "Each client draws its preference of classes from Dir(alpha)",
-        required=("alpha",),
-        optional=("minimum",),
-    ),
-    "pathological": _Kind("Each client holds classes_per_client classes only", required=("classes_per_client",)),
-    "natural": _Kind("One client for each value of a column, such as the hospital", optional=("column",)),
-    "size": _Kind("Client sizes as listed, examples at random, the rest unused", required=("sizes",)),
+class Partition:
+    """The settings of a kind of partition; what the class is called in files is in `_KINDS`."""
+
+    by: str
+
+
+@_settings
+class Iid(Partition):
+    """Equal sizes, examples at random."""
+
+    by: Literal["iid"]
+
+
+@_settings
+class Dirichlet(Partition):
+    """Each class divided among the clients by Dir(alpha)."""
+
+    by: Literal["dirichlet"]
+    alpha: _Alpha
+    minimum: _Minimum = 1
+
+
+@_settings
+class DirichletPerClient(Partition):
+    """Each client draws its preference of classes from Dir(alpha)."""
+
+    by: Literal["dirichlet-per-client"]
+    alpha: _Alpha
+    minimum: _Minimum = 1
+
+
+@_settings
+class Pathological(Partition):
+    """Each client holds classes_per_client classes only."""
+
+    by: Literal["pathological"]
+    classes_per_client: Annotated[int, Field(ge=1, description="classes that each client holds")]
+
+
+@_settings
+class Natural(Partition):
+    """One client for each value of a column, such as the hospital."""
+
+    by: Literal["natural"]
+    column: Annotated[str | None, Field(description="column of natural ids")] = None
+
+
+@_settings
+class Size(Partition):
+    """Client sizes as listed, examples at random, the rest unused."""
+
+    by: Literal["size"]
+    sizes: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, description="examples of each client")
+    ]
+
+
+_KINDS: dict[str, type[Partition]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "dirichlet-per-client": DirichletPerClient,
+    "pathological": Pathological,
+    "natural": Natural,
+    "size": Size,
 }
 
 
 def partitions() -> dict[str, str]:
     """Names of the partitions with a line on each and its keys."""
-    return {
-        name: kind.summary + (f" ({', '.join(kind.required + kind.optional)})" if _keys(kind) else "")
-        for name, kind in _KINDS.items()
-    }
+    lines = {}
+    for name, kind in _KINDS.items():
+        keys = [key for key in fields_of(kind) if key != "by"]
+        lines[name] = (kind.__doc__ or "").rstrip(".") + (f" ({', '.join(keys)})" if keys else "")
+    return lines
 
 
-def check_partition(partition: Mapping[str, Any]) -> str:
-    """Checks the keys of a partition and returns its kind.
+def check_partition(partition: Mapping[str, Any]) -> Partition:
+    """Checks a partition as far as that is possible without data.
 
     Args:
         partition: Such as ``{"by": "dirichlet", "alpha": 0.3}``.
 
     Raises:
-        InputError: If `by` is missing or unknown, or a key is missing or unknown.
+        SettingError: If `by` is missing or unknown, or a key is missing or unknown or has a wrong value.
     """
-    if not isinstance(partition, Mapping) or "by" not in partition:
-        raise InputError(f"partition needs a key 'by' (choose from {', '.join(_KINDS)}), got {partition!r}")
+    choices = f"choose from {', '.join(_KINDS)}"
+    if not isinstance(partition, Mapping):
+        raise SettingError(f"partition = {shown(partition)}: must be a table with a key 'by' ({choices})")
+    if "by" not in partition:
+        raise SettingError(f"partition.by: is missing ({choices})")
     by = partition["by"]
     if not isinstance(by, str) or by not in _KINDS:
-        raise InputError(unknown("partition", by, _KINDS))
-    kind = _KINDS[by]
-    for key in partition:
-        if key != "by" and key not in _keys(kind):
-            known = ("by", *_keys(kind))
-            raise InputError(f"partition by {by!r}: " + unknown("key", key, known))
-    for key in kind.required:
-        if key not in partition:
-            raise InputError(f"partition by {by!r} needs a key {key!r}")
-    return str(by)
+        raise SettingError(f"partition.by = {shown(by)}: {unknown('partition', by, _KINDS)}")
+    return validate(_KINDS[by], _plain(partition), path=["partition"])
+
+
+def check_clients(kind: Partition, clients: int | None) -> None:
+    """Checks that a number of clients suits a partition.
+
+    Args:
+        kind: The partition.
+        clients: None where the partition is to say it.
+
+    Raises:
+        SettingError: If the number is missing, no positive number, or another than that of the partition.
+    """
+    if clients is not None:
+        whole("clients", clients, least=1)
+    elif not isinstance(kind, Natural | Size):
+        raise SettingError(f"clients: is missing; a partition by {kind.by!r} needs the number of clients")
+    if isinstance(kind, Size) and clients not in (None, len(kind.sizes)):
+        listed = len(kind.sizes)
+        raise SettingError(f"clients = {clients}: partition.sizes lists {listed} (nearest valid: {listed}, or none)")
 
 
 def assign(targets: Array, clients: int | None, partition: Mapping[str, Any], rng: np.random.Generator) -> list[Array]:
@@ -94,45 +161,55 @@ def assign(targets: Array, clients: int | None, partition: Mapping[str, Any], rn
     Args:
         targets: Classes of the examples, in random order, int64 ``[n]``.
         clients: Number of clients; may be None for ``size``.
-        partition: Checked by `check_partition`.
+        partition: As `check_partition` takes it.
         rng: The only source of randomness.
 
     Returns:
         Positions ``[n_k]`` of each client, none empty and none held twice.
 
     Raises:
-        InputError: If the partition cannot be made.
+        SettingError: If the partition is wrong or cannot be made of these examples.
     """
-    by = partition["by"]
-    if by == "size":
-        return _by_size(targets, clients, partition["sizes"])
-    if clients is None:
-        raise InputError(f"partition by {by!r} needs the number of clients")
-    clients = whole("clients", clients, least=1)
+    kind = check_partition(partition)
+    check_clients(kind, clients)
+    if isinstance(kind, Size):
+        return _by_size(targets, kind.sizes)
+    assert clients is not None  # `check_partition` insists on it
+    clients = int(clients)
     if clients > len(targets):
-        raise InputError(f"{clients} clients, but only {len(targets)} training examples to divide")
-    if by == "iid":
-        return [np.asarray(part) for part in np.array_split(np.arange(len(targets)), clients)]
-    if by == "pathological":
-        return _pathological(targets, clients, partition["classes_per_client"], rng)
-    alpha = partition["alpha"]
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
-        raise InputError(f"partition by {by!r}: alpha must be a positive number, got {alpha!r}")
-    minimum = whole("minimum", partition.get("minimum", 1), least=1)
-    if minimum * clients > len(targets):
-        raise InputError(
-            f"partition by {by!r}: {clients} clients with at least {minimum} examples each need "
-            f"{minimum * clients}, there are {len(targets)}"
+        raise SettingError(
+            f"clients = {clients}: there are only {len(targets)} training examples to divide "
+            f"(nearest valid: {len(targets)})"
         )
-    divide = _dirichlet if by == "dirichlet" else _dirichlet_per_client
-    return divide(targets, clients, float(alpha), minimum, rng)
+    if isinstance(kind, Pathological):
+        return _pathological(targets, clients, kind.classes_per_client, rng)
+    if not isinstance(kind, Dirichlet | DirichletPerClient):
+        return [np.asarray(part) for part in np.array_split(np.arange(len(targets)), clients)]
+    if kind.minimum * clients > len(targets):
+        raise SettingError(
+            f"partition.minimum = {kind.minimum}: {clients} clients with at least so many examples each need "
+            f"{kind.minimum * clients}, there are {len(targets)} (nearest valid: {len(targets) // clients})"
+        )
+    divide = _dirichlet if isinstance(kind, Dirichlet) else _dirichlet_per_client
+    return divide(targets, clients, float(kind.alpha), kind.minimum, rng)
 
 
 def whole(name: str, value: object, *, least: int) -> int:
-    """Returns `value` if it is a whole number of at least `least`, else raises `InputError`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    """Returns `value` if it is a whole number of at least `least`, else raises `SettingError`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise SettingError(f"{name} = {shown(value)}: must be a whole number of at least {least}")
+    if value < least:
+        raise SettingError(f"{name} = {value}: must be at least {least} (nearest valid: {least})")
     return int(value)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy's as plain ones."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def apportion(total: int, weights: np.ndarray[Any, Any], rng: np.random.Generator | None = None) -> Array:
@@ -156,23 +233,14 @@ def apportion(total: int, weights: np.ndarray[Any, Any], rng: np.random.Generato
     return shares
 
 
-def _keys(kind: _Kind) -> tuple[str, ...]:
-    return kind.required + kind.optional
-
-
-def _by_size(targets: Array, clients: int | None, sizes: object) -> list[Array]:
-    if isinstance(sizes, str) or not isinstance(sizes, list | tuple) or not sizes:
-        raise InputError(f"partition by 'size': sizes must be a list of numbers of examples, got {sizes!r}")
-    counts = [whole(f"partition by 'size': sizes[{i}]", size, least=1) for i, size in enumerate(sizes)]
-    if clients is not None and clients != len(counts):
-        raise InputError(f"partition by 'size' lists {len(counts)} sizes for {clients} clients")
-    if sum(counts) > len(targets):
-        raise InputError(
-            f"partition by 'size': sizes sum to {sum(counts)}, but only {len(targets)} training examples "
+def _by_size(targets: Array, sizes: tuple[int, ...]) -> list[Array]:
+    if sum(sizes) > len(targets):
+        raise SettingError(
+            f"partition.sizes = {shown(sizes)}: sum to {sum(sizes)}, but only {len(targets)} training examples "
             "are there to divide"
         )
-    ends = np.cumsum(counts)
-    return [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    ends = np.cumsum(sizes)
+    return [np.arange(end - count, end) for end, count in zip(ends, sizes, strict=True)]
 
 
 def _dirichlet(targets: Array, clients: int, alpha: float, minimum: int, rng: np.random.Generator) -> list[Array]:
@@ -191,7 +259,7 @@ def _dirichlet(targets: Array, clients: int, alpha: float, minimum: int, rng: np
             return _run(partitioner, targets, clients)
         except ValueError:
             continue
-    raise _too_uneven("dirichlet", clients, alpha, minimum)
+    raise _too_uneven(alpha, clients, minimum)
 
 
 def _dirichlet_per_client(
@@ -208,21 +276,20 @@ def _dirichlet_per_client(
         )
         if shares.sum(1).min() >= minimum:
             return _deal(targets, classes, shares)
-    raise _too_uneven("dirichlet-per-client", clients, alpha, minimum)
+    raise _too_uneven(alpha, clients, minimum)
 
 
-def _pathological(targets: Array, clients: int, classes_per_client: object, rng: np.random.Generator) -> list[Array]:
-    held = whole("partition by 'pathological': classes_per_client", classes_per_client, least=1)
+def _pathological(targets: Array, clients: int, held: int, rng: np.random.Generator) -> list[Array]:
     classes, counts = np.unique(targets, return_counts=True)
+    key = f"partition.classes_per_client = {held}"
     if held > len(classes):
-        raise InputError(
-            f"partition by 'pathological': classes_per_client is {held}, but the training examples have "
-            f"only {len(classes)} classes"
+        raise SettingError(
+            f"{key}: the training examples have only {len(classes)} classes (nearest valid: {len(classes)})"
         )
     if clients * held < len(classes):
-        raise InputError(
-            f"partition by 'pathological': {clients} clients with {held} classes each leave some of the "
-            f"{len(classes)} classes to nobody; take more of either"
+        raise SettingError(
+            f"{key}: with {clients} clients, some of the {len(classes)} classes are held by nobody "
+            f"(nearest valid: {-(-len(classes) // clients)}; or take more clients)"
         )
     if clients >= len(classes) and held < len(classes):
         return _pathological_flwr(targets, clients, held, rng)
@@ -231,7 +298,7 @@ def _pathological(targets: Array, clients: int, classes_per_client: object, rng:
     for client in range(clients):
         holds[client, order[(client * held + np.arange(held)) % len(classes)]] = 1
     if (holds.sum(0) > counts).any():
-        raise InputError(_too_few(classes, counts, holds.sum(0)))
+        raise _too_few(held, classes, counts, holds.sum(0))
     shares = np.stack([apportion(int(counts[i]), holds[:, i]) for i in range(len(classes))], axis=1)
     return _deal(targets, classes, shares)
 
@@ -253,7 +320,7 @@ def _pathological_flwr(targets: Array, clients: int, held: int, rng: np.random.G
         except ValueError:  # a class has fewer examples than clients that were to hold it
             continue
     classes, counts = np.unique(targets, return_counts=True)
-    raise InputError(_too_few(classes, counts, np.full(len(classes), clients * held / len(classes))))
+    raise _too_few(held, classes, counts, np.full(len(classes), clients * held / len(classes)))
 
 
 def _run(partitioner: Partitioner, targets: Array, clients: int) -> list[Array]:
@@ -277,17 +344,16 @@ def _deal(targets: Array, classes: Array, shares: Array) -> list[Array]:
     return [np.concatenate(pieces) for pieces in held]
 
 
-def _too_uneven(by: str, clients: int, alpha: float, minimum: int) -> InputError:
-    return InputError(
-        f"partition by {by!r}: {_ATTEMPTS} draws with alpha {alpha:g} all left one of {clients} clients with "
-        f"fewer than {minimum} examples, or a class to nobody; raise alpha, or take fewer clients or a "
-        "smaller minimum"
+def _too_uneven(alpha: float, clients: int, minimum: int) -> SettingError:
+    return SettingError(
+        f"partition.alpha = {alpha:g}: {_ATTEMPTS} draws all left one of {clients} clients with fewer than {minimum} "
+        "examples, or a class to nobody; raise alpha, or take fewer clients or a smaller minimum"
     )
 
 
-def _too_few(classes: Array, counts: Array, wanted: np.ndarray[Any, Any]) -> str:
+def _too_few(held: int, classes: Array, counts: Array, wanted: np.ndarray[Any, Any]) -> SettingError:
     worst = int(np.argmax(wanted - counts))
-    return (
-        f"partition by 'pathological': class {classes[worst]} has {counts[worst]} examples, fewer than "
+    return SettingError(
+        f"partition.classes_per_client = {held}: class {classes[worst]} has {counts[worst]} examples, fewer than "
         "clients that are to hold it; take fewer clients or fewer classes_per_client"
     )

@@ -19,7 +19,7 @@ from fedfi.data import arrays, files, hub, tables
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
 from fedfi.errors import InputError, unknown
-from fedfi.importing import import_callable
+from fedfi.importing import call, import_callable
 
 Pair = tuple[Dataset, Dataset | None]
 _TABLE_OPTIONS = ("label", "group", "columns")
@@ -98,9 +98,7 @@ def available() -> dict[str, str]:
 
 
 def _read(name: Any, options: Options) -> Pair:
-    if isinstance(name, Dataset):
-        name = (name, None)
-    if isinstance(name, tuple):
+    if isinstance(name, Dataset | tuple):
         _accept(options, "given data sets", ())
         return _pair(name, "load")
     if isinstance(name, Mapping):
@@ -135,6 +133,8 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
 
 
 def _pair(value: Any, where: str) -> Pair:
+    if isinstance(value, Dataset):
+        value = (value, None)
     if (
         not isinstance(value, tuple)
         or len(value) != 2
@@ -146,7 +146,8 @@ def _pair(value: Any, where: str) -> Pair:
 
 
 def _call(key: str) -> Pair:
-    return _pair(import_callable(key, "function")(), f"function {key!r}")
+    what = f"function {key!r}"
+    return _pair(call(import_callable(key, "function"), what), what)
 
 
 def _digits(name: str, options: Options) -> Pair:

@@ -12,8 +12,9 @@ import torch
 
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import ClientData, FederatedData
-from fedfi.data.partition import Array, apportion, assign, check_partition, whole
-from fedfi.errors import InputError, unknown
+from fedfi.data.partition import Array, Natural, apportion, assign, check_clients, check_partition, whole
+from fedfi.errors import InputError, SettingError, unknown
+from fedfi.validation import shown
 
 
 def federate(
@@ -54,28 +55,35 @@ def federate(
     Raises:
         InputError: If a setting is wrong or cannot be met.
     """
-    by = check_partition(partition)
+    kind = check_partition(partition)
+    check_clients(kind, clients)
+    natural = isinstance(kind, Natural)
     seed = whole("seed", seed, least=0)
     validation = whole("validation", validation, least=0)
     if test is None and not (isinstance(test_fraction, float) and 0 < test_fraction < 1):
-        raise InputError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
+        raise SettingError(f"test_fraction = {shown(test_fraction)}: must lie between 0 and 1, such as 0.2")
     if test is not None:
         _check_same(train, test)
     targets = train.targets.numpy()
     rows = np.arange(len(targets))
     if validation >= len(targets):
-        raise InputError(f"validation is {validation}, but {train.name!r} has only {len(targets)} examples")
+        raise SettingError(
+            f"validation = {validation}: {train.name!r} has only {len(targets)} examples "
+            f"(nearest valid: {len(targets) - 1})"
+        )
     server = _stratified(targets, rows, validation, _rng(seed, "validation"))
     rows = np.setdiff1d(rows, server)
 
-    divide = _natural if by == "natural" else _synthetic
+    divide = _natural if natural else _synthetic
     held, held_test, test_rows = divide(train, test, rows, clients, partition, test_fraction, seed)
+    if len(test_rows) == 0:
+        raise SettingError(f"test_fraction = {shown(test_fraction)}: leaves no test example of {len(rows)}; raise it")
 
     if train.mean is None:
         train = train.fitted(torch.from_numpy(np.sort(np.concatenate(list(held.values())))))
     if test is None:
         tested = train
-        origin = "held out within clients" if by == "natural" else "carved out of train"
+        origin = "held out within clients" if natural else "carved out of train"
     else:
         tested = dataclasses.replace(test, mean=train.mean, std=train.std, fill=train.fill)
         origin = "official"
@@ -106,6 +114,8 @@ def _synthetic(
     targets = train.targets.numpy()
     if test is None:
         count = _fraction(len(rows), test_fraction)
+        if count == len(rows):
+            raise SettingError(f"test_fraction = {test_fraction}: leaves no training example of {count}; lower it")
         test_rows = _stratified(targets, rows, count, _rng(seed, "test"))
         rows, test_targets = np.setdiff1d(rows, test_rows), targets
     else:
@@ -142,8 +152,9 @@ def _natural(
     groups = _groups(train, column)
     names = [str(name) for name in np.unique(groups[rows])]
     if clients is not None and clients != len(names):
-        raise InputError(
-            f"column {column!r} of {train.name!r} names {len(names)} clients, not {clients}; leave the number out"
+        raise SettingError(
+            f"clients = {clients}: column {column!r} of {train.name!r} names {len(names)} clients; leave the number "
+            f"out (nearest valid: {len(names)})"
         )
     rng = _rng(seed, "shuffle")
     held = {name: rng.permutation(rows[groups[rows] == name]) for name in names}
@@ -161,12 +172,12 @@ def _natural(
 
 def _groups(data: Dataset, column: object) -> np.ndarray[Any, Any]:
     if data.groups is None:
-        raise InputError(
-            f"partition by 'natural': {data.name!r} was loaded without a column of natural ids; "
+        raise SettingError(
+            f'partition.by = "natural": {data.name!r} was loaded without a column of natural ids; '
             "name one with the option 'group'"
         )
     if data.group_column is not None and column != data.group_column:
-        raise InputError(f"partition by 'natural' of {data.name!r}: " + unknown("column", column, [data.group_column]))
+        raise SettingError(f"partition.column = {shown(column)}: {unknown('column', column, [data.group_column])}")
     return np.asarray(data.groups)
 
 

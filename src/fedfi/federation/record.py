@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -17,6 +18,7 @@ import torch
 
 from fedfi.errors import InputError, RunError
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.importing import import_places
 
 
 class RunDirectory:
@@ -126,7 +128,7 @@ class RunDirectory:
         return read_lines(self.path / "metrics.jsonl")
 
     def _append(self, name: str, lines: Iterable[Mapping[str, object]]) -> None:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+        text = "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines)
         try:
             with (self.path / name).open("a") as file:
                 file.write(text)
@@ -135,21 +137,39 @@ class RunDirectory:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out."""
+    """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out.
+
+    A null stands for a number that JSON does not have, and is read as NaN.
+    """
     if not path.exists():
         return []
     found = []
     for number, line in enumerate(path.read_text(errors="replace").splitlines(keepends=True), start=1):
         if line.endswith("\n"):
             try:
-                found.append(json.loads(line))
+                found.append(_numbers(json.loads(line)))
             except ValueError as error:
                 raise InputError(f"{path}: line {number} is not JSON: {error}") from None
     return found
 
 
+def finite(value: Any) -> Any:
+    """The same without the numbers that JSON does not have: NaN and the infinities become None."""
+    if isinstance(value, Mapping):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    return math.nan if value is None else value
+
+
 def environment() -> dict[str, Any]:
-    """What the run ran on: versions and machine."""
+    """What the run ran on: versions, machine, and where a user's own modules were looked for."""
     packages = {}
     for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets"):
         try:
@@ -161,6 +181,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
+        "import_from": import_places(),
         "packages": packages,
     }
 

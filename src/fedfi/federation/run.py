@@ -111,6 +111,8 @@ def run(
     if resume and out is None:
         raise InputError("resume needs the run directory to resume from (out)")
     task.data.check()
+    if len(task.data.test) == 0:
+        raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
     config = config or {
         "rounds": rounds,
         "seed": seed,
@@ -328,7 +330,7 @@ class _Loop:
         for key, pairs in values.items():
             result[f"local/{key}"] = sum(n * v for n, v in pairs) / sum(n for n, _ in pairs)
         if "accuracy" in values:
-            result["local/accuracy_worst"] = min(v for _, v in values["accuracy"])
+            result["local/accuracy_worst"] = min((v for _, v in values["accuracy"]), key=lambda v: (v == v, v))  # NaN
         return result
 
     def _save(self, rounds: int, state: Any) -> None:

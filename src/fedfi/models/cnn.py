@@ -9,13 +9,13 @@ from torch import nn
 
 from fedfi.errors import InputError
 from fedfi.models.norms import norm_layer
-from fedfi.models.shapes import InputSpec, image_shape, scaled
+from fedfi.models.shapes import InputSpec, Width, image_shape, scaled
 
 _SMALLEST = 16  # 16 - 4 = 12, pooled 6; 6 - 4 = 2, pooled 1
 
 
 def cnn(
-    spec: InputSpec, *, width: float = 1.0, bias: bool = False, norm: Literal["none", "group"] = "none"
+    spec: InputSpec, *, width: Width = 1.0, bias: bool = False, norm: Literal["none", "group"] = "none"
 ) -> nn.Module:
     """Two 5x5 convolutions (32, 64) and three linear layers (512, 128, classes), without biases or norms.
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from fedfi.errors import InputError, unknown
-from fedfi.importing import import_callable
+from fedfi.errors import InputError, SettingError, unknown
+from fedfi.importing import call, import_callable
 from fedfi.models.cnn import cnn
 from fedfi.models.mlp import mlp
 from fedfi.models.resnet18 import resnet18
 from fedfi.models.roberta import roberta
 from fedfi.models.shapes import InputSpec
 from fedfi.models.smallcnn import small_cnn
+from fedfi.validation import is_plain, shown, validate
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -26,6 +30,8 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "roberta": roberta,
 }
+_SCALED: tuple[Callable[..., nn.Module], ...] = (mlp, cnn, small_cnn, resnet18)
+"""Models whose options scale them."""
 
 
 def available() -> dict[str, str]:
@@ -50,11 +56,54 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object]) -> nn.Modul
         InputError: If there is no such model or option, an option is missing or has a wrong value, the data
             do not suit the model, or the function returns no module.
     """
-    make = _find(name)
-    model = make(spec, **_checked(make, f"model {name!r}", options))
+    make, where = _find(name), f"model {name!r}"
+    try:
+        checked = _checked(make, where, options)
+    except SettingError as error:
+        raise InputError(f"{where}: {error}") from error
+    if make in _SCALED:
+        with torch.device("meta"):  # shapes alone: the system may kill a process that asks for too much
+            _check_size(call(make, where, spec, **checked), where)
+    model = call(make, where, spec, **checked)
     if not isinstance(model, nn.Module):
-        raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")
+        raise InputError(f"{where} must return a torch.nn.Module, got {type(model).__name__}")
+    check_module(model)
     return model
+
+
+def check_options(name: str, options: Mapping[str, object]) -> None:
+    """Checks a model's options as far as that is possible without data.
+
+    Args:
+        name: As for `build`.
+        options: As for `build`.
+
+    Raises:
+        InputError: As `build`; a `SettingError` where one option is to blame.
+    """
+    _checked(_find(name), f"model {name!r}", options)
+
+
+def check_module(module: nn.Module) -> None:
+    """Checks that a module's parameters can be laid out as one vector, whoever made it.
+
+    Raises:
+        InputError: If a parameter or buffer has no shape (torch's lazy modules) or no values (device meta), or
+            trainable ones differ in their type of number.
+    """
+    where = f"the model {type(module).__name__}"
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise InputError(f"{where}: {name!r} has no shape yet; run the model on an example before returning it")
+        if tensor.is_meta:
+            raise InputError(f"{where}: {name!r} is on the device 'meta' and has no values; make it on the CPU")
+    kinds: dict[torch.dtype, str] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            kinds.setdefault(parameter.dtype, name)
+    if len(kinds) > 1:
+        (first, a), (second, b) = list(kinds.items())[:2]
+        raise InputError(f"{where}: {a!r} is {first}, {b!r} is {second}; make all trainable parameters of one dtype")
 
 
 def options(name: str) -> list[inspect.Parameter]:
@@ -75,6 +124,14 @@ def _find(name: str) -> Callable[..., object]:
     return found
 
 
+def _check_size(shapes: nn.Module, where: str) -> None:
+    size = sum(p.numel() * p.element_size() for p in shapes.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        sizes = f"{size / 1e9:.0f} GB for its parameters, of {memory / 1e9:.0f} GB"
+        raise InputError(f"{where} needs more memory than there is ({sizes})")
+
+
 def _checked(make: Callable[..., object], where: str, options: Mapping[str, object]) -> dict[str, object]:
     _, *parameters = _parameters(make, where)
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -82,14 +139,14 @@ def _checked(make: Callable[..., object], where: str, options: Mapping[str, obje
     for option in options:
         if option not in named and not takes_any:
             if not named:
-                raise InputError(f"{where} has no options, got {option!r}")
-            raise InputError(f"{where}: " + unknown("option", option, named))
+                raise SettingError(f"{option}: the model has no options")
+            raise SettingError(f"{option}: " + unknown("option", option, named))
     for option, parameter in named.items():
         if parameter.default is parameter.empty and option not in options:
-            raise InputError(f"{where} needs the option {option!r}")
+            raise SettingError(f"{option}: is missing, the model needs it")
     checked = dict(options)
     for option in named.keys() & options.keys():
-        checked[option] = _value(named[option].annotation, options[option], f"{where}: option {option!r}")
+        checked[option] = _value(named[option].annotation, options[option], option)
     return checked
 
 
@@ -110,18 +167,16 @@ def _parameters(make: Callable[..., object], where: str) -> list[inspect.Paramet
     return parameters
 
 
-def _value(annotation: Any, value: object, where: str) -> object:
+def _value(annotation: Any, value: object, option: str) -> object:
     """The value, converted to what the annotation says; annotations that cannot be checked let it pass."""
     if annotation is inspect.Parameter.empty or isinstance(annotation, str):
         return value
-    if get_origin(annotation) is Literal and value not in get_args(annotation):
-        raise InputError(f"{where}: " + unknown("value", value, map(str, get_args(annotation))))
     try:
-        return TypeAdapter(annotation).validate_python(value)
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation):
+        if is_plain(value):
+            return validate(annotation, value, path=[option])
+        return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError):
         return value
     except ValidationError as error:
         first = error.errors()[0]
-        at = "".join(f"[{part!r}]" for part in first["loc"])
-        reason = first["msg"][:1].lower() + first["msg"][1:]
-        raise InputError(f"{where}{at}: {reason}, got {first['input']!r}") from error
+        raise SettingError(f"{option} = {shown(value)}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from torch import nn
 
 from fedfi.errors import InputError
-from fedfi.models.shapes import InputSpec
+from fedfi.models.shapes import Dropout, InputSpec, Units
 
 
-def mlp(spec: InputSpec, *, hidden: tuple[int, ...] = (64,), bias: bool = True, dropout: float = 0.0) -> nn.Module:
+def mlp(spec: InputSpec, *, hidden: tuple[Units, ...] = (64,), bias: bool = True, dropout: Dropout = 0.0) -> nn.Module:
     """Multilayer perceptron with ReLU on flattened images or rows of a table.
 
     Args:

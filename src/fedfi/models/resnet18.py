@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfi.models.norms import Norm, norm_layer
-from fedfi.models.shapes import InputSpec, image_shape, scaled
+from fedfi.models.shapes import InputSpec, Width, image_shape, scaled
 
 _BRANCH_SCALE = 0.25  # of He's, without normalisation: 0.25 ** 2 * 2 = 1 / 8
 
 
-def resnet18(spec: InputSpec, *, width: float = 1.0, norm: Norm = "batch") -> nn.Module:
+def resnet18(spec: InputSpec, *, width: Width = 1.0, norm: Norm = "batch") -> nn.Module:
     """ResNet-18 with a 3x3 stem for small images; 11,173,962 parameters on 3 channels and 10 classes.
 
     Args:

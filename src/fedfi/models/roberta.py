@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from fedfi.errors import InputError
-from fedfi.models.shapes import InputSpec
+from fedfi.models.shapes import Dropout, InputSpec, Units
 
 
 def roberta(
     spec: InputSpec,
     *,
     checkpoint: str | None = None,
-    layers: int = 4,
-    hidden: int = 128,
-    heads: int = 4,
-    intermediate: int = 512,
-    dropout: float = 0.1,
+    layers: Units = 4,
+    hidden: Units = 128,
+    heads: Units = 4,
+    intermediate: Units = 512,
+    dropout: Dropout = 0.1,
 ) -> nn.Module:
     """RoBERTa with a classification head, small and from scratch or from a pretrained checkpoint.
 

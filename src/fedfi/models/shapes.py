@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 import torch
 from torch import Tensor
 
 from fedfi.errors import InputError
+
+Width = Annotated[float, Field(gt=0, description="multiplies the numbers of channels and hidden units")]
+Units = Annotated[int, Field(ge=1, description="number of units, layers or heads")]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="probability of dropping a hidden unit")]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Literal
 from torch import nn
 
 from fedfi.models.norms import norm_layer
-from fedfi.models.shapes import InputSpec, image_shape, scaled
+from fedfi.models.shapes import InputSpec, Width, image_shape, scaled
 
 _STRIDES = (2, 2, 1)  # not pools: a norm and a ReLU on the full image would take most of the time
 _POOLED = 2
 
 
-def small_cnn(spec: InputSpec, *, width: float = 1.0, norm: Literal["group", "batch", "none"] = "group") -> nn.Module:
+def small_cnn(spec: InputSpec, *, width: Width = 1.0, norm: Literal["group", "batch", "none"] = "group") -> nn.Module:
     """Three 3x3 convolutions (32, 64, 128), GroupNorm and a hidden layer of 192: quick on one core.
 
     The first two convolutions have stride 2; the last maps are averaged to 2 x 2, so that images of any size

@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.record import finite
 from fedfi.report import figures as fig
 from fedfi.report import plotly
 from fedfi.report.reading import RunRecord, read_runs, size
@@ -63,7 +64,7 @@ def render(runs: Sequence[RunRecord], script: str) -> str:
         _section("Settings and environment", "".join(_settings(run) for run in runs)),
     ]
     title = escape(", ".join(dict.fromkeys(run.label for run in runs)))
-    data = json.dumps(_finite(figures), allow_nan=False).replace("</", "<\\/")
+    data = json.dumps(finite(figures), allow_nan=False).replace("</", "<\\/")
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     theme = resources.files(__package__).joinpath("page.js").read_text(encoding="utf-8")
     return (
@@ -74,15 +75,6 @@ def render(runs: Sequence[RunRecord], script: str) -> str:
         f'<script type="application/json" id="figures">{data}</script><script>{theme}</script>'
         "</body></html>\n"
     )
-
-
-def _finite(value: Any) -> Any:
-    """The same without numbers that JSON does not have; a curve has a gap there."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _verdict(runs: Sequence[RunRecord]) -> str:
@@ -99,7 +91,7 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
     note = f" {len(open_)} of {len(runs)} runs are not finished." if open_ else ""
     if not scores:
         return f"<p class=verdict>Nothing has been judged yet {setting}.{note}</p>"
-    best = max(scores, key=lambda label: statistics.fmean(scores[label]))
+    best = max(scores, key=lambda label: (not math.isnan(m := statistics.fmean(scores[label])), m))
     reached = f"<b>{escape(best)}</b> reached <b>{statistics.fmean(scores[best]):.1%}</b> test accuracy"
     if len(scores) > 1:
         reached += f", the best of {len(scores)}"

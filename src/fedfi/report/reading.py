@@ -70,7 +70,7 @@ def read_run(path: Path, label: str = "") -> RunRecord:
     if not (path / "run.toml").exists():
         raise InputError(f"{path}: is not a run directory: it has no run.toml")
     try:
-        config = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+        config = tomllib.loads((path / "run.toml").read_text(encoding="utf-8-sig"))
         return RunRecord(
             path=path,
             label=label or str(config.get("algorithm", {}).get("name", path.name)),
