@@ -125,7 +125,7 @@ class Misleading(nn.Module):
 
 
 class Unknown(nn.Module):
-    """A sort over channels, which no rule follows, between two layers."""
+    """A Fourier transform over channels, which no rule follows, between two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,6 +274,4 @@ def check_small(wiring, module, example, units):
 
 def named(wiring):
     """The groups as plain data: units, and positions a unit by tensor and axis."""
-    return {
-        g.name: (g.units, {(m.name, m.axis): m.positions.shape[1] for m in g.members}) for g in wiring.groups
-    }
+    return {g.name: (g.units, {(m.name, m.axis): m.positions.shape[1] for m in g.members}) for g in wiring.groups}
