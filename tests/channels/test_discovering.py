@@ -191,7 +191,7 @@ def test_a_recurrent_layer_stays_whole():
 
 
 def test_writing_into_a_tensor():
-    """The graph shows zeros that are never written to; only the check sees that channels 0 to 2 differ from the rest."""
+    """The graph shows zeros that are never written to; only the check sees that channels 0 to 2 differ."""
 
     class Writing(nn.Module):
         def __init__(self):
