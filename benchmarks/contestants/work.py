@@ -27,6 +27,8 @@ BATCH = 32
 RATE = 0.1
 HELD = STEPS * BATCH
 """Examples of a client: a round is one epoch, so that contestants without a notion of steps do the same."""
+LEFT = 100
+"""Examples that no client holds, for contestants that must judge their last model."""
 
 
 def lenet() -> nn.Sequential:
@@ -50,12 +52,13 @@ def lenet() -> nn.Sequential:
 def write_data(directory: Path) -> None:
     """Random images around ten random patterns, once for all contestants."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, CLIENTS * HELD)
+    labels = rng.integers(0, 10, CLIENTS * HELD + LEFT)
     patterns = rng.standard_normal((10, 3, 32, 32), dtype=np.float32)
     images = np.lib.format.open_memmap(directory / "images.npy", "w+", np.float32, (len(labels), 3, 32, 32))
     for start in range(0, len(labels), HELD):
-        noise = rng.standard_normal((HELD, 3, 32, 32), dtype=np.float32)
-        images[start : start + HELD] = noise + 0.5 * patterns[labels[start : start + HELD]]
+        part = labels[start : start + HELD]
+        noise = rng.standard_normal((len(part), 3, 32, 32), dtype=np.float32)
+        images[start : start + HELD] = noise + 0.5 * patterns[part]
     images.flush()
     np.save(directory / "labels.npy", labels)
 

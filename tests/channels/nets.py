@@ -125,7 +125,7 @@ class Misleading(nn.Module):
 
 
 class Unknown(nn.Module):
-    """A sort over channels, which no rule follows, between two layers."""
+    """A Fourier transform over channels, which no rule follows, between two layers."""
 
     def __init__(self) -> None:
         super().__init__()

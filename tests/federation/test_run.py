@@ -186,6 +186,22 @@ def test_a_run_that_cannot_begin_leaves_no_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (lambda: tiny.nn.LazyLinear(3), "'weight' has no shape yet"),
+        (
+            lambda: tiny.nn.Sequential(tiny.nn.Linear(2, 3), tiny.nn.Linear(3, 3).double()),
+            "'0.weight' is torch.float32, '1.weight' is torch.float64",
+        ),
+        (lambda: tiny.nn.Linear(2, 3, device="meta"), "has no values"),
+    ],
+)
+def test_modules_that_make_no_vector_are_refused(net, said):
+    with pytest.raises(ValueError, match=said):
+        run(EVERYONE, dataclasses.replace(tiny.small(), model=net), rounds=1)
+
+
 def test_more_replies_than_clients_asked_are_refused_at_the_start():
     with pytest.raises(ValueError, match=r"min_replies = 7: only 6 clients are asked a round \(nearest valid: 6\)"):
         run(EVERYONE, tiny.small(), rounds=1, min_replies=7)

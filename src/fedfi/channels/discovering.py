@@ -110,6 +110,7 @@ def _discover(module: nn.Module, example: Example, key: str) -> Wiring:
         aliases=traced.aliases,
         trained=tuple(n for n in traced.tensors if n in traced.parameters and traced.tensors[n].requires_grad),
         extents=components.extents(groups, members),
+        grouped=frozenset(components.walk.ledger.grouped),
         example=pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), example),
     )
 

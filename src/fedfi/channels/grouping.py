@@ -130,7 +130,7 @@ class Components:
             inside = self.of[norm.nodes[norm.nodes >= 0].numpy()].tolist()
             counts = Counter(owner[component] for component in inside if component in owner)
             widths = {name: count // units[name] for name, count in counts.items()}
-            found.append(Extent(norm.module, norm.axis, len(norm.nodes), widths, norm.blocks))
+            found.append(Extent(norm.module, norm.axis, len(norm.nodes), widths))
         return tuple(found)
 
     def logits(self) -> tuple[Member, ...]:

@@ -27,11 +27,12 @@ class Ledger:
 
     Args:
         shapes: The shape of each parameter and buffer, by name.
-        whole: Modules whose group norm ties its channels even if it has one group.
+        whole: Modules whose grouped operation ties its channels even if it has one group.
     """
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], whole: frozenset[str] = frozenset()) -> None:
         self.whole = whole
+        self.grouped: set[str] = set()
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.starts: dict[tuple[str, int], int] = {}
         self.elements: dict[str, int] = {}

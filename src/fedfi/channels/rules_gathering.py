@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedfi.channels.calls import Call, Result, opaque, positive, rule, values, varies
+from fedfi.channels.calls import Call, Result, in_blocks, opaque, positive, rule, values, varies
 from fedfi.channels.rules_mixing import freeze_axis
 from fedfi.channels.values import Value, combine, compress, freeze, labels_of, plain
 
@@ -45,7 +45,7 @@ def group_norm(call: Call) -> Result:
         if call.given.get(name) is not None:
             nodes = labels_of(call.ledger, call.given[name]).reshape(shape)
             labels = combine(call.ledger, [labels, nodes], call.says("has numbers that differ"))
-    if groups > 1 or call.where in call.ledger.whole:
+    if in_blocks(call, groups):
         flat = labels.movedim(1, -1).reshape(-1, labels.shape[1])
         blocks = flat.expand(flat.shape[0], call.shape[1]).reshape(flat.shape[0], groups, -1)
         call.ledger.tie(blocks, blocks[..., :1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedfi.channels.calls import Call, Result, opaque, rule, values
+from fedfi.channels.calls import Call, Result, in_blocks, opaque, rule, values
 from fedfi.channels.ledger import Ledger
 from fedfi.channels.values import Value, combine, compress, freeze, labels_of, parameter
 
@@ -156,7 +156,7 @@ def convolution(call: Call) -> Result:
     shape = [1] * len(call.shape)
     shape[channel] = -1
     count = call.shape[channel]
-    if groups == 1:
+    if not in_blocks(call, groups):
         entering, leaving = (0, 1) if transposed else (1, 0)
         enter(call, name, entering, (first, second)[entering], flat)
         ledger.claim(name, leaving, "out")

@@ -30,14 +30,12 @@ class Extent:
         axis: Which of its normalised axes.
         length: The full length.
         widths: How many positions a unit of each group has of it.
-        blocks: Whether it is a group norm of several groups, which are units.
     """
 
     module: str
     axis: int
     length: int
     widths: Mapping[str, int]
-    blocks: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +45,7 @@ class Shrinker:
     Args:
         groups: The groups.
         extents: Sizes that normalisations know.
+        grouped: Modules that hold a grouped convolution or a group norm of several groups.
         shapes: The full shape of every parameter and buffer.
         example: What a smaller module must run on.
         runs: Counts that were checked; filled as they are.
@@ -54,6 +53,7 @@ class Shrinker:
 
     groups: tuple[Group, ...]
     extents: tuple[Extent, ...]
+    grouped: frozenset[str]
     shapes: Mapping[str, tuple[int, ...]]
     example: Example
     runs: dict[tuple[int, ...], bool]
@@ -114,8 +114,7 @@ class Shrinker:
 
     def _rewired(self, made: nn.Module, example: Example, units: Mapping[str, Tensor]) -> str:
         """Traces the small module: units must be what they were. A reshape may run and cut heads elsewhere."""
-        whole = frozenset(extent.module for extent in self.extents if extent.blocks)
-        ledger = walk(trace(made, example), whole).ledger
+        ledger = walk(trace(made, example), self.grouped).ledger
         components = ledger.components()
         owners = pieces(self.groups)
         for group in self.groups:

@@ -27,13 +27,11 @@ class Norm:
         module: The name of the module that holds it.
         axis: Which of its normalised axes.
         nodes: The nodes along it, negative where there is no channel.
-        blocks: Whether it is a group norm of several groups.
     """
 
     module: str
     axis: int
     nodes: Tensor
-    blocks: bool
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def walk(traced: Traced, whole: frozenset[str] = frozenset()) -> Walk:
 
     Args:
         traced: The graph.
-        whole: Modules whose group norm of one group is the rest of several: its channels are one unit.
+        whole: Modules whose grouped operation has one group left of several: it is one unit.
     """
     ledger = Ledger({name: tuple(tensor.shape) for name, tensor in traced.tensors.items()}, whole)
     found = Walk(ledger, None, [], [])
@@ -125,7 +123,7 @@ def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
         for axis in [1] if name == "group_norm" else range(start, labels.ndim):
             if labels.shape[axis] > 1:
                 nodes = labels.movedim(axis, -1).reshape(-1, labels.shape[axis])[0]
-                found.norms.append(Norm(call.where, axis - start, nodes, int(call.given.get("num_groups", 1)) > 1))
+                found.norms.append(Norm(call.where, axis - start, nodes))
     return result
 
 

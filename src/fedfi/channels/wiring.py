@@ -41,6 +41,7 @@ class Wiring:
         aliases: Every name of every parameter and buffer, to the first one.
         trained: The names of the parameters that are trained (those that require gradients), in order.
         extents: Sizes that normalisations know.
+        grouped: Modules that hold a grouped convolution or a group norm of several groups.
         example: What the module was traced on.
     """
 
@@ -52,11 +53,14 @@ class Wiring:
     aliases: Mapping[str, str]
     trained: tuple[str, ...]
     extents: tuple[Extent, ...]
+    grouped: frozenset[str]
     example: Example = field(repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_pieces", pieces(self.groups))
-        object.__setattr__(self, "_shrinker", Shrinker(self.groups, self.extents, self.shapes, self.example, {}))
+        object.__setattr__(
+            self, "_shrinker", Shrinker(self.groups, self.extents, self.grouped, self.shapes, self.example, {})
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)

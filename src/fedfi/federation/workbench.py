@@ -18,6 +18,7 @@ from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
+from fedfi.models.factory import check_module
 from fedfi.models.norms import has_static_norms
 from fedfi.models.pools import selection_pools
 
@@ -94,6 +95,7 @@ class Workbench:
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
+        check_module(module)
         self.module = module.to(device)
         self.layout = VectorLayout.of(module)
         trainable = dict(module.named_parameters())

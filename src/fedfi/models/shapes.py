@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedfi.errors import InputError
