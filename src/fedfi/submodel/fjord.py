@@ -34,7 +34,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, final
 
 import torch
@@ -46,6 +46,7 @@ from torch.nn import functional
 from fedfi.channels import Units, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
+from fedfi.federation.checkpoint import REMADE
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
@@ -80,7 +81,7 @@ class FjORDState:
     plain: VectorLayout
     constants: list[str]
     norms: list[str]
-    wiring: Wiring
+    wiring: Wiring = field(metadata=REMADE)
     widths: dict[float, float]
     assignment: int
 
