@@ -102,7 +102,9 @@ class Packer:
             arrays = [self._array(name, tensor) for name, tensor in packet.tensors.items()]
             arrays += [_raw("uint8", (len(blob),), bytes(blob)) for blob in packet.blobs.values()]
             if arrays:
-                records[str(i)] = ArrayRecord({str(k): a for k, a in enumerate(arrays)}, keep_input=False)
+                records[str(i)] = record = ArrayRecord()
+                for k, array in enumerate(arrays):
+                    record[str(k)] = array  # set like this, it is the same object, whose chunks are hashed once
         text = json.dumps({"about": dict(about), "parts": heads})
         return RecordDict({_RECORD: ConfigRecord({"wire": WIRE, "head": text}), **records})
 
