@@ -50,6 +50,7 @@ class Node:
         own: Whether the examples are the node's own, rather than a share that the experiment deals out.
         memory: Folder for what clients remember; by default `default_root`.
         limits: What a message may hold.
+        workplace: Where the work is done, if that is shared with other nodes in this process.
     """
 
     def __init__(
@@ -62,11 +63,12 @@ class Node:
         own: bool = False,
         memory: Path | None = None,
         limits: Limits | None = None,
+        workplace: Workplace | None = None,
     ) -> None:
         self._algorithm, self._task, self._agreement, self._own = algorithm, task, agreement, own
         self._clients = list(task.data.clients) if clients is None else list(clients)
         self._memory, self._limits = memory or default_root(), limits or Limits()
-        self._workplace: Workplace | None = None
+        self._workplace = workplace
 
     def introduce(self, message: Any) -> Any:
         """Answers who this node is: its clients with their numbers of examples, and what it works with."""
