@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedfi[flower]'")
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
@@ -53,9 +54,11 @@ class Machine:
     app: object
     config: dict
     online: bool = True
+    activated: str = ""
+    run_config: dict = dataclasses.field(default_factory=dict)
 
     def run(self, message: Message, node: int) -> Message:
-        context = Context(1, node, self.config, RecordDict(), {})
+        context = Context(1, node, self.config, RecordDict(), self.run_config)
         try:
             return self.app(message, context)
         except Exception as error:  # as Flower's own process does
@@ -96,6 +99,9 @@ class FakeGrid(Grid):
 
     def get_node_ids(self):
         return [n for n, m in self.machines.items() if m.online]
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=n, last_activated_at=self.machines[n].activated) for n in self.get_node_ids()]
 
     def push_messages(self, messages):
         found = []
@@ -161,3 +167,8 @@ def federation(algorithm, make_task, folder: Path, nodes: int = 4, grid: FakeGri
     task = make_task()
     engine = FlowerEngine(grid, algorithm, task, agreement=Agreement.of(task, {}), clock=time.clock(), **options)
     return Federation(grid, engine, time)
+
+
+def run_app(app, grid: FakeGrid, run_config: dict) -> None:
+    """Runs a `ServerApp` as Flower does."""
+    app(grid, Context(1, 1, {}, RecordDict(), run_config))

@@ -400,6 +400,34 @@ def test_a_node_that_dies_over_its_work_and_comes_back_does_it_again(identifier,
     assert same(result.model, local(method, rounds=3).model)
 
 
+def test_an_authenticated_node_that_is_started_again_at_once_does_its_work_again(tmp_path):
+    """It never left the list and its id is the same, but what it was working on is lost."""
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    left = [1]
+
+    def fault(node, message, reply):
+        if works(message) and node == 102 and left[0]:
+            left[0] = 0
+            there.grid.machines[102].activated = "later"
+            return []
+        return [(there.time.seconds, reply)]
+
+    there.grid.fault = fault
+    result = go(there)
+    assert result.failures == []
+    assert same(result.model, local(ALL).model)
+    assert "node 102 was started again" in there.engine.take_notes()
+
+
+def test_a_node_that_was_refused_may_come_again_mended(tmp_path):
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    right = there.grid.machines[102]
+    there.grid.machines[102] = machine(ALL, tiny.small(), tmp_path, 2, 6, agreement=unlike(fedfi="0.0.1"))
+    there.engine.wait(1, count=5)
+    there.grid.machines[102] = dataclasses.replace(right, activated="later")
+    there.engine.wait(1)
+
+
 def test_a_node_that_leaves_for_good_costs_its_clients_alone(tmp_path):
     there = federation(ALL, tiny.small, tmp_path, 3, patience=Patience(absence=5))
 

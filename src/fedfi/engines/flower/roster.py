@@ -56,6 +56,7 @@ class Roster:
     _refused: dict[NodeId, str] = field(default_factory=dict)
     _clients: dict[NodeId, dict[str, tuple[int, int]]] = field(default_factory=dict)
     _holder: dict[str, NodeId] = field(default_factory=dict)
+    _activated: dict[NodeId, str] = field(default_factory=dict)
     _own: set[NodeId] = field(default_factory=set)
     _tries: dict[NodeId, int] = field(default_factory=dict)
     _arrivals: dict[NodeId, int] = field(default_factory=dict)
@@ -80,13 +81,17 @@ class Roster:
 
     def refresh(self) -> None:
         """Sees who came and who left; asks those who came, and reads what others answered."""
-        present = set(self.grid.get_node_ids())
-        for node in [n for n in self._clients if n not in present]:
-            self.forget(node, "left")
-        self._refused = {n: why for n, why in self._refused.items() if n in present}
-        self._asked = {m: n for m, n in self._asked.items() if n in present}
+        present = {node.node_id: getattr(node, "last_activated_at", "") for node in self.grid.get_nodes()}
+        for node in list(self._clients):
+            if node not in present:
+                self.forget(node, "left")
+            elif present[node] != self._activated[node]:  # whatever it was working on is lost
+                self.forget(node, "was started again")
+        self._refused = {n: why for n, why in self._refused.items() if present.get(n) == self._activated[n]}
+        self._asked = {m: n for m, n in self._asked.items() if present.get(n) == self._activated[n]}
         known = {*self._clients, *self._refused, *self._asked.values()}
-        for node in sorted(present - known):
+        for node in sorted(set(present) - known):
+            self._activated[node] = present[node]
             self._ask(node)
         if self._asked:
             try:
