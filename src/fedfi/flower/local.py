@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
@@ -41,6 +41,7 @@ class LocalFederation:
         ports: Of the nodes.
         insecure: Whether it goes without TLS and without authentication, on loopback only.
         mark: What its processes are known by.
+        children: Those that this very process started.
     """
 
     directory: Path
@@ -49,6 +50,7 @@ class LocalFederation:
     ports: tuple[int, ...]
     insecure: bool
     mark: str
+    children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def create(directory: Path, nodes: int, *, insecure: bool = False) -> LocalFederation:
@@ -79,7 +81,8 @@ class LocalFederation:
         table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(table))
         (federation.directory / "logs").mkdir(exist_ok=True)
-        content = asdict(federation) | {"directory": str(federation.directory)}
+        names = ("nodes", "port", "ports", "insecure", "mark")
+        content = {name: getattr(federation, name) for name in names} | {"directory": str(federation.directory)}
         write_atomically(directory / _STATE, json.dumps(content).encode())
         return federation
 
@@ -205,9 +208,11 @@ class LocalFederation:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, kind)
                 ended.add(pid)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
             time.sleep(0.1)
+            for child in self.children.values():
+                child.poll()  # else it stays a zombie
+        for child in self.children.values():
+            child.wait()
         (self.directory / _STATE).unlink(missing_ok=True)
         return len(ended)
 
@@ -217,7 +222,7 @@ class LocalFederation:
 
     def _start(self, name: str, command: list[str], home: Path) -> subprocess.Popen[bytes]:
         with self.log(name).open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [_program(command[0]), *command[1:]],
                 env=self.environment(home),
                 cwd=self.directory,
@@ -226,6 +231,8 @@ class LocalFederation:
                 stderr=log,
                 start_new_session=True,
             )
+        self.children[process.pid] = process
+        return process
 
     def _listening(self, process: subprocess.Popen[bytes], name: str, port: int, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
