@@ -20,7 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.engine import FlowerEngine
-from fedfi.engines.flower.node import Node, client_app, clients_of_partition
+from fedfi.engines.flower.node import Node, clients_of_partition, node_app
 from fedfi.engines.flower.roster import Clock
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower's own processes do
@@ -154,7 +154,7 @@ def machine(algorithm, task, folder: Path, partition: int, partitions: int, **ch
         **changes,
     )
     config = {"partition-id": partition, "num-partitions": partitions}
-    return Machine(client_app(lambda context: node), config)
+    return Machine(node_app(lambda context: node), config)
 
 
 def federation(algorithm, make_task, folder: Path, nodes: int = 4, grid: FakeGrid | None = None, **options):

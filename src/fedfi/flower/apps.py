@@ -20,8 +20,7 @@ from fedfi.data import ClientData, FederatedData
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.door import ServerApp
 from fedfi.engines.flower.engine import FlowerEngine, Patience
-from fedfi.engines.flower.node import Node, clients_of_partition
-from fedfi.engines.flower.node import client_app as app_of_nodes
+from fedfi.engines.flower.node import Node, clients_of_partition, node_app
 from fedfi.engines.flower.roster import Clock, Roster
 from fedfi.engines.flower.wire import Limits
 from fedfi.engines.workplace import Workplace
@@ -48,7 +47,7 @@ def server_app(file: Path | str) -> Any:
 
 def client_app(file: Path | str) -> Any:
     """Flower's `ClientApp` of an experiment file."""
-    return app_of_nodes(functools.partial(_node, Path(file)))
+    return node_app(functools.partial(_node, Path(file)))
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], file: Path, *, clock: Clock | None = None) -> RunResult:

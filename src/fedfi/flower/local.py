@@ -161,14 +161,16 @@ class LocalFederation:
         if done.returncode:
             raise RunError(f"{key}: cannot be registered: {_last(done.stdout + done.stderr)}")
 
-    def run_command(self, *run_config: str) -> list[str]:
-        """The command that runs the app and shows what it tells; its environment is `environment`.
+    def run_command(self, *run_config: str, stream: bool = True) -> list[str]:
+        """The command that runs the app; its environment is `environment`.
 
         Args:
             run_config: Options such as ``"timeout=60.0"``.
+            stream: Whether it stays and shows what the app tells.
         """
-        command = [_program("flwr"), "run", str(self.directory / "app"), CONNECTION, "--stream"]
-        return command + [part for option in run_config for part in ("--run-config", option)]
+        command = [_program("flwr"), "run", str(self.directory / "app"), CONNECTION]
+        options = [part for option in run_config for part in ("--run-config", option)]
+        return command + options + ["--stream"] * stream
 
     def environment(self, home: Path | None = None) -> dict[str, str]:
         """The environment of its processes."""

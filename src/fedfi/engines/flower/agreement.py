@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 import fedfi
+from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.packet import PacketError
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
@@ -45,6 +47,12 @@ class Agreement:
         layout = {n: f"{'x'.join(map(str, t.shape)) or '1'} {str(t.dtype)[6:]}" for n, t in state.items()}
         text = json.dumps(settings, sort_keys=True, default=str)
         return Agreement(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), layout)
+
+    @staticmethod
+    def between(algorithm: Algorithm[Any], task: Task) -> Agreement:
+        """What a method and a task amount to, where there is no experiment file."""
+        fields = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}
+        return Agreement.of(task, {type(algorithm).__name__: fields, "train": dataclasses.asdict(task.training)})
 
     def described(self) -> dict[str, Any]:
         """JSON-able."""

@@ -95,7 +95,7 @@ class FlowerEngine:
         algorithm: The method.
         task: Model and data of the server: its test and validation examples, and the names of all clients. Their
             examples are not used.
-        agreement: What this side works with, for comparison with the nodes.
+        agreement: What this side works with, for comparison with the nodes; by default that of the method and task.
         seed: The run's seed.
         patience: How long to wait.
         limits: What a message may hold.
@@ -113,14 +113,15 @@ class FlowerEngine:
         algorithm: Algorithm[Any],
         task: Task,
         *,
-        agreement: Agreement,
+        agreement: Agreement | None = None,
         seed: int = 0,
         patience: Patience | None = None,
         limits: Limits | None = None,
         roster: Roster | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._grid, self._task, self._seed, self._agreement = grid, task, seed, agreement
+        self._grid, self._task, self._seed = grid, task, seed
+        self._agreement = agreement or Agreement.between(algorithm, task)
         self._patience, self._limits, self._clock = patience or Patience(), limits or Limits(), clock or Clock()
         self._workplace = Workplace(algorithm, task, seed)
         self._run = secrets.token_hex(8)
@@ -130,7 +131,7 @@ class FlowerEngine:
         self.notes: list[str] = []
         if roster is None:
             sizes = {c: (len(d.train), len(d.test)) for c, d in task.data.clients.items()}
-            roster = Roster(grid, agreement, sizes, self._limits, self._clock)
+            roster = Roster(grid, self._agreement, sizes, self._limits, self._clock)
         self.roster = roster
 
     def clients(self) -> Sequence[str]:

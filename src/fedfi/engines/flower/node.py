@@ -45,8 +45,8 @@ class Node:
     Args:
         algorithm: The method.
         task: Model, data, recipe; its clients may be more than those held here.
+        agreement: What this side works with; by default that of the method and the task.
         clients: The clients held here; by default all of the task's.
-        agreement: What this side works with.
         own: Whether the examples are the node's own, rather than a share that the experiment deals out.
         memory: Folder for what clients remember; by default `default_root`.
         limits: What a message may hold.
@@ -58,14 +58,15 @@ class Node:
         algorithm: Algorithm[Any],
         task: Task,
         *,
-        agreement: Agreement,
+        agreement: Agreement | None = None,
         clients: Sequence[str] | None = None,
         own: bool = False,
         memory: Path | None = None,
         limits: Limits | None = None,
         workplace: Workplace | None = None,
     ) -> None:
-        self._algorithm, self._task, self._agreement, self._own = algorithm, task, agreement, own
+        self._algorithm, self._task, self._own = algorithm, task, own
+        self._agreement = agreement or Agreement.between(algorithm, task)
         self._clients = list(task.data.clients) if clients is None else list(clients)
         self._memory, self._limits = memory or default_root(), limits or Limits()
         self._workplace = workplace
@@ -136,7 +137,7 @@ class NodeFactory(Protocol):
         ...
 
 
-def client_app(make: NodeFactory) -> Any:
+def node_app(make: NodeFactory) -> Any:
     """A Flower `ClientApp` that does the work of a node.
 
     Args:
