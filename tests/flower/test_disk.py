@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedfi[flower]'")
 
+from fedfi.engines.flower import disk
 from fedfi.engines.flower.disk import DiskMemory, MemoryLost, default_root, is_version, step_of
 from fedfi.errors import InputError
 
@@ -43,6 +44,30 @@ def test_what_the_server_may_go_back_to_is_kept_and_nothing_else(tmp_path):
     assert memory.versions("c") == [*versions[-2:], again]
     with pytest.raises(MemoryLost, match=rf"client 'c': its memory {lost}.* is not there \(there is: {versions[-2]}, "):
         memory.read("c", lost)
+
+
+def test_a_straggler_does_not_remove_what_came_after_it(tmp_path):
+    """Its round is over, and the next one's job on the same node was faster."""
+    memory = DiskMemory(tmp_path, RUN)
+    base = memory.write("c", 0, {"w": torch.tensor(0)}, base=None)
+    newer = memory.write("c", 4, {"w": torch.tensor(2)}, base=base)
+    late = memory.write("c", 2, {"w": torch.tensor(1)}, base=base)
+    assert memory.versions("c") == [base, late, newer]
+    newest = memory.write("c", 6, {"w": torch.tensor(3)}, base=newer, keep=[base])
+    assert memory.versions("c") == [base, newer, newest]
+
+
+def test_two_processes_may_do_the_same_job(tmp_path, monkeypatch):
+    memory = DiskMemory(tmp_path, RUN)
+    version = memory.write("c", 0, {"w": torch.tensor(0)}, base=None)
+
+    def overtaken(path, content):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(disk, "write_atomically", overtaken)
+    assert memory.write("c", 0, {"w": torch.tensor(0)}, base=None) == version
+    with pytest.raises(FileNotFoundError):
+        memory.write("c", 2, {"w": torch.tensor(1)}, base=version)
 
 
 def test_damage_is_noticed(tmp_path):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -57,8 +60,6 @@ def same(model, out: Path) -> bool:
 
 def app(federation: LocalFederation, method: str, rounds: int, out: Path) -> None:
     """Makes this the federation's app."""
-    import shutil
-
     shutil.rmtree(federation.directory / "app", ignore_errors=True)
     write_app(experiment(method, rounds), federation.directory / "app", name=method, options={"out": str(out)})
 
@@ -194,3 +195,38 @@ def test_intruders_are_refused(federation, intruder, tmp_path):
             process.kill()
             process.wait()
     assert "Receiving:" not in log.read_text()
+
+
+SIMULATION = """
+import sys
+from flwr.simulation import run_simulation
+from fedfi.flower import client_app, server_app
+
+file, scratch = sys.argv[1:]
+run_simulation(
+    server_app=server_app(file),
+    client_app=client_app(file),
+    num_supernodes=4,
+    backend_config={
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": 2, "_temp_dir": scratch},
+    },
+)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flowers_simulation_gives_the_same_bits(method, tmp_path):
+    write_app(experiment(method), tmp_path / "app", name=method)
+    file = tmp_path / f"app/{method}_app/experiment.toml"
+    with tempfile.TemporaryDirectory(prefix="ray") as scratch:  # Ray's sockets need a short path
+        environment = os.environ | {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "FEDFI_MEMORY": str(tmp_path / "memory"),
+        }
+        command = [sys.executable, "-c", SIMULATION, str(file), scratch]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    out = tmp_path / "runs/flower"
+    assert (out / "model.safetensors").exists(), done.stderr[-3000:]
+    assert same(alone(method), out)

@@ -109,9 +109,14 @@ class DiskMemory:
         version = f"{step:06d}-{_digest(encoded)}"
         path = self._path(client, version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, encoded)
+        try:
+            write_atomically(path, encoded)
+        except FileNotFoundError:  # another process, which does the same job, was faster
+            if not path.exists():
+                raise
         for old in set(self.versions(client)) - {version, base, *keep}:
-            self._path(client, old).unlink(missing_ok=True)
+            if int(old.partition("-")[0]) <= step:  # later ones belong to jobs that overtook this one
+                self._path(client, old).unlink(missing_ok=True)
         return version
 
     def versions(self, client: str) -> list[str]:
