@@ -33,6 +33,7 @@ from fedfi.federation.task import Task
 
 _TYPES = {"client_update": MessageType.TRAIN, "client_evaluate": MessageType.EVALUATE}
 _DAY = 86_400.0
+_GRACE = 600.0  # seconds that a reply which came in time may wait for its turn after the deadline
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -60,6 +61,8 @@ class _Job:
     bundle: _Bundle | None = None
     attempts: int = 0
     away_since: float | None = None
+    unsent_since: float | None = None
+    not_before: float = 0.0
     done: Reply | Failure | None = None
     version: str | None = None
 
@@ -236,7 +239,8 @@ class FlowerEngine:
             "seed": self._seed,
             "agreement": self._agreement.described(),
         }
-        left = _DAY if turn.deadline is None else max(turn.deadline - self._clock.now(), 0.1)
+        now = self._clock.now()
+        left = _DAY if turn.deadline is None else max(turn.deadline - now, 0.0) + _GRACE
         content = turn.packer.pack(about, [Part(self._head(job.client), job.packet) for job in jobs])
         message = Message(content, node, _TYPES[turn.work], ttl=left, group_id=str(turn.round + 1))
         try:
@@ -247,7 +251,11 @@ class FlowerEngine:
         bundle = _Bundle(node, jobs, self.roster.arrivals(node), identifiers[0] if identifiers else "")
         for job in jobs:
             job.attempts += 1
-            job.bundle = bundle if identifiers else None
+            if identifiers:
+                job.bundle, job.unsent_since = bundle, None
+            else:
+                job.unsent_since = now if job.unsent_since is None else job.unsent_since
+                job.not_before = now + min(2.0**job.attempts, 30.0)
         if identifiers:
             turn.bundles[bundle.identifier] = bundle
 
@@ -358,14 +366,16 @@ class FlowerEngine:
             turn.bundles.pop(identifier, None)
             for job in bundle.jobs:
                 job.bundle = None
-        again: dict[NodeId, list[_Job]] = {}
+        now, again = self._clock.now(), {}  # type: float, dict[NodeId, list[_Job]]
         for job in turn.order:
             node = self.roster.where(job.client)
             if job.done is not None or (job.bundle is not None and node is not None):
                 job.away_since = None
             elif node is None:
-                self._away(turn, job, self._clock.now())
-            else:
+                self._away(turn, job, now)
+            elif job.unsent_since is not None and now - job.unsent_since >= self._patience.absence:
+                job.done = Failure(job.client, "node", f"its job could not be sent {job.attempts} times; see the notes")
+            elif now >= job.not_before:
                 again.setdefault(node, []).append(job)
         for node, jobs in again.items():
             self._send(turn, node, jobs)
