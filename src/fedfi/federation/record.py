@@ -151,7 +151,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def environment() -> dict[str, Any]:
     """What the run ran on: versions and machine."""
     packages = {}
-    for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets"):
+    for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets", "flwr"):
         try:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
