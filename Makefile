@@ -47,8 +47,9 @@ $(BENCH)/.installed: $(STAMP)
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
-system: install
-	$(BIN)/python -m pytest -m system
+# Real processes and networks; those of Flower need the environment of the benchmarks, which has Flower.
+system: install $(BENCH)/.installed
+	$(BENCH)/bin/python -m pytest -m system
 
 clean:
 	rm -rf $(VENV) $(BENCH) site build dist

@@ -15,6 +15,7 @@ SOURCE = Path(fedfi.__file__).parent
 
 LEVELS = [
     {"cli", "report"},
+    {"flower"},
     {"experiment"},
     {"federation.run", "registry"},
     {"engines"},
@@ -25,12 +26,13 @@ LEVELS = [
     {"validation", "importing"},
     {"errors", "orphans"},
 ]
-FAMILIES = LEVELS[4]
+FAMILIES = LEVELS[5]
 OPTIONAL = {
     "transformers",
     "tokenizers",
     "plotly",
     "flwr",
+    "cryptography",
     "tenseal",
     "openfhe",
     "ot",

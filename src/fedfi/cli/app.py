@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedfi.cli.flower import flower
+
 app = typer.Typer(
     help="Federated learning on uneven clients: what each trains, shares, hides and takes back.",
     pretty_exceptions_enable=False,
@@ -22,6 +24,7 @@ _Set = Annotated[
 _Workers = Annotated[int, typer.Option(min=1, help="Processes that do the work; changes no result.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

@@ -171,7 +171,7 @@ def _numbers(value: Any) -> Any:
 def environment() -> dict[str, Any]:
     """What the run ran on: versions, machine, and where a user's own modules were looked for."""
     packages = {}
-    for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets"):
+    for name in ("fedfi", "torch", "torchvision", "numpy", "scipy", "datasets", "flwr-datasets", "flwr"):
         try:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -1,0 +1,119 @@
+"""`fedfi flower ...`: apps, keys, and a federation on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fedfi.errors import InputError
+
+
+class _WithDefault(TyperGroup):
+    """`fedfi flower FILE.toml -o DIR` is `fedfi flower app FILE.toml -o DIR`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["app", *args]
+        return list(super().parse_args(ctx, args))
+
+
+flower = typer.Typer(
+    cls=_WithDefault,
+    no_args_is_help=True,
+    help="Run an experiment on Flower: `fedfi flower FILE.toml -o APPDIR` writes a Flower app.",
+)
+
+_File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="An experiment.", show_default=False)]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, such as train.learning_rate=0.1."),
+]
+_Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the federation.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+_HERE = Path("flower-federation")
+
+
+@flower.command()
+def app(
+    file: _File,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="APPDIR", help="Directory of the app, new or empty.")],
+    set_: _Set = None,
+    publisher: Annotated[str, typer.Option(help="Whose app it is, on Flower Hub.")] = "fedfi",
+    quiet: _Quiet = False,
+) -> None:
+    """Write a Flower app of an experiment, for Flower's simulation and its deployment alike."""
+    from fedfi.experiment import load_experiment
+    from fedfi.flower.appdir import write_app
+
+    write_app(load_experiment(file, set_ or []), out, name=file.stem, publisher=publisher)
+    if not quiet:
+        typer.echo(f"{out}: a Flower app; `flwr run {shlex.quote(str(out))}` runs it, {out / 'README.md'} tells more")
+
+
+@flower.command()
+def up(
+    file: _File,
+    nodes: Annotated[int, typer.Option(help="SuperNodes, among which the clients are divided.")] = 4,
+    directory: _Dir = _HERE,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; on loopback, as always.")] = False,
+    set_: _Set = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine, for trying; they listen on loopback only."""
+    from fedfi.experiment import load_experiment
+    from fedfi.flower.appdir import write_app
+    from fedfi.flower.local import LocalFederation
+
+    experiment = load_experiment(file, set_ or [])
+    app_ = directory / "app"
+    if app_.exists():
+        raise InputError(f"{app_}: exists; name another folder with --dir, or remove this one")
+    federation = LocalFederation.create(directory, nodes, insecure=insecure)
+    try:
+        out = federation.directory / "run"
+        write_app(experiment, app_, name=file.stem, options={"out": str(out), "min-clients": 0})
+        federation.start()
+    except BaseException:
+        federation.down()
+        raise
+    if not quiet:
+        settings = {k: v for k, v in federation.environment().items() if k.startswith("FLWR_")}
+        shown = " ".join(f"{k}={shlex.quote(v)}" for k, v in settings.items() if os.environ.get(k) != v)
+        typer.echo(f"{directory}: a SuperLink on 127.0.0.1:{federation.port} and {nodes} SuperNodes; logs in logs/")
+        typer.echo(f"run:  {shown} {shlex.join(federation.run_command())}")
+        typer.echo(f"end:  fedfi flower down --dir {shlex.quote(str(directory))}")
+
+
+@flower.command()
+def down(directory: _Dir = _HERE, quiet: _Quiet = False) -> None:
+    """End exactly the processes that `up` started, and their children."""
+    from fedfi.flower.local import LocalFederation
+
+    count = LocalFederation.open(directory).down()
+    if not quiet:
+        typer.echo(f"{directory}: {count} processes ended")
+
+
+@flower.command()
+def keys(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the keys, new or empty.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address by which nodes reach the SuperLink; may be repeated.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    days: Annotated[int, typer.Option(help="How long the certificates are valid.")] = 730,
+    quiet: _Quiet = False,
+) -> None:
+    """Make TLS certificates for the SuperLink and a key pair for each node."""
+    from fedfi.flower.keys import LOOPBACK, make_keys
+
+    make_keys(out, host or LOOPBACK, nodes, days)
+    if not quiet:
+        typer.echo(
+            f"{out}: server/ for the SuperLink, node-0/ to node-{nodes - 1}/ for the nodes; keep ca.key off-line"
+        )

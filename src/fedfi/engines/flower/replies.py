@@ -1,0 +1,77 @@
+"""Reading what a node sent back: every field is checked before the loop sees a reply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedfi.engines.flower.wire import Limits, Part, unpack
+from fedfi.federation.algorithm import Failure, Reply
+from fedfi.federation.packet import Packet, PacketError
+
+_TEXT = 2_000
+_TRACE = 20_000
+_STAGES = ("client_update", "client_evaluate", "node", "memory")
+
+
+def read_replies(
+    content: Any, jobs: Sequence[tuple[str, Packet]], expected: Mapping[str, Any], limits: Limits
+) -> list[tuple[Reply | Failure, Mapping[str, Any]]]:
+    """The replies to the jobs of a message, in their order, each with what the node says about it.
+
+    Args:
+        content: What came; None if it came from elsewhere than it should.
+        jobs: Clients, and what they were sent.
+        expected: What the message must say of itself.
+        limits: What it may hold.
+    """
+    try:
+        if content is None:
+            raise PacketError("another node answered in its place")
+        about, parts = unpack(content, limits)
+        for key, value in expected.items():
+            if about.get(key) != value:
+                raise PacketError(f"it answers {key} = {str(about.get(key))[:80]!r}, expected {value!r}")
+        by_client = _by_client(parts, [client for client, _ in jobs])
+    except PacketError as error:
+        return [(Failure(client, "reply", f"client {client!r}: {error}"), {}) for client, _ in jobs]
+    found: list[tuple[Reply | Failure, Mapping[str, Any]]] = []
+    for client, sent in jobs:
+        part = by_client.get(client)
+        if part is None:
+            found.append((Failure(client, "reply", f"client {client!r}: its node sent no reply for it"), {}))
+        else:
+            found.append((_read(client, sent, part), part.head))
+    return found
+
+
+def _by_client(parts: Sequence[Part], asked: Sequence[str]) -> dict[str, Part]:
+    found: dict[str, Part] = {}
+    for part in parts:
+        client = part.head.get("client")
+        if client not in asked:
+            raise PacketError(f"it answers for {str(client)[:80]!r}, which was not asked")
+        if client in found:
+            raise PacketError(f"it answers twice for {client!r}")
+        found[str(client)] = part
+    return found
+
+
+def _read(client: str, sent: Packet, part: Part) -> Reply | Failure:
+    failure = part.head.get("failure")
+    if failure is not None:
+        return _failure(client, failure)
+    seconds, version = part.head.get("seconds"), part.head.get("memory")
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds) or seconds < 0:
+        return Failure(client, "reply", f"client {client!r}: its time is {str(seconds)[:80]!r}, expected seconds")
+    if version is not None and not isinstance(version, str):
+        return Failure(client, "reply", f"client {client!r}: its memory's version is not a text")
+    return Reply(client, part.packet, float(seconds), sent)
+
+
+def _failure(client: str, given: Any) -> Failure:
+    if not isinstance(given, dict) or given.get("stage") not in _STAGES:
+        return Failure(client, "reply", f"client {client!r}: its failure cannot be read")
+    lines = str(given.get("error", ""))[:_TEXT].splitlines() or ["no reason was given"]
+    return Failure(client, str(given["stage"]), lines[0], str(given.get("traceback", ""))[:_TRACE])

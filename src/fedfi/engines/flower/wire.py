@@ -1,0 +1,235 @@
+"""Packets as Flower's records and back: the one place that knows both.
+
+A message holds any number of parts, each a packet with a head of plain values. Every tensor and every blob is an
+`Array` of its own: Flower cuts arrays into chunks, names each chunk by its content, and sends none twice, so a model
+that goes to a hundred clients is uploaded once. The bytes are those of the tensor, little-endian, without a numpy
+header, since numpy has no bfloat16. Nothing is pickled, and `unpack` trusts no field: sizes, names, types and lengths
+are checked before a tensor is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, RecordDict
+from fedfi.federation.packet import Packet, PacketError, Tree
+
+WIRE = 1
+"""Version of this format; nodes that speak another are refused."""
+
+_STYPE = "fedfi.raw"
+_RECORD = "fedfi"
+_DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+assert sys.byteorder == "little", "the wire format is little-endian"
+
+
+@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Limits:
+    """What a message may hold; a larger one is refused before anything is made of it."""
+
+    message_bytes: Annotated[int, Field(ge=1024, description="bytes of a message")] = 4 << 30
+    head_bytes: Annotated[int, Field(ge=1024, description="bytes of the plain values in a message")] = 64 << 20
+    entries: Annotated[int, Field(ge=1, description="tensors and blobs in a message")] = 1_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One packet of a message, and plain values about it.
+
+    Attributes:
+        head: Anything JSON-able.
+        packet: The packet.
+    """
+
+    head: Mapping[str, Any]
+    packet: Packet = field(default_factory=Packet)
+
+
+class Packer:
+    """Makes messages; an array that equals that of the message before is the same object, not a copy."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, tuple[int, ...]], Any] = {}
+
+    def pack(self, about: Mapping[str, Any], parts: Sequence[Part]) -> Any:
+        """The `RecordDict` of a message.
+
+        Args:
+            about: Plain values about the whole message.
+            parts: Its packets.
+
+        Raises:
+            PacketError: If a tensor's dtype has no wire type.
+        """
+        records: dict[str, Any] = {}
+        heads = []
+        for i, part in enumerate(parts):
+            packet = part.packet
+            heads.append(
+                {
+                    "head": dict(part.head),
+                    "scalars": dict(packet.scalars),
+                    "tensors": list(packet.tensors),
+                    "blobs": list(packet.blobs),
+                }
+            )
+            arrays = [self._array(name, tensor) for name, tensor in packet.tensors.items()]
+            arrays += [_raw("uint8", (len(blob),), bytes(blob)) for blob in packet.blobs.values()]
+            if arrays:
+                records[str(i)] = record = ArrayRecord()
+                for k, array in enumerate(arrays):
+                    record[str(k)] = array  # set like this, it is the same object, whose chunks are hashed once
+        text = json.dumps({"about": dict(about), "parts": heads})
+        return RecordDict({_RECORD: ConfigRecord({"wire": WIRE, "head": text}), **records})
+
+    def _array(self, name: str, tensor: Tensor) -> Any:
+        if tensor.dtype not in _NAMES:
+            raise PacketError(f"tensor {name!r} has dtype {tensor.dtype}, which has no wire type")
+        plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        key = (name, _NAMES[tensor.dtype], tuple(tensor.shape))
+        data, last = plain.numpy().tobytes(), self._last.get(key)
+        if last is None or last.data != data:
+            self._last[key] = last = _raw(key[1], key[2], data)
+        return last
+
+
+def _raw(dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
+    return Array(dtype=dtype, shape=shape, stype=_STYPE, data=data)
+
+
+def pack(about: Mapping[str, Any], parts: Sequence[Part] = ()) -> Any:
+    """The `RecordDict` of a single message; see `Packer.pack`."""
+    return Packer().pack(about, parts)
+
+
+def unpack(content: Any, limits: Limits | None = None) -> tuple[dict[str, Any], list[Part]]:
+    """Reads a message.
+
+    Tensors are views of the message's own bytes: read them, or clone before writing.
+
+    Args:
+        content: A `RecordDict`.
+        limits: What it may hold.
+
+    Returns:
+        The plain values about the whole, and the parts.
+
+    Raises:
+        PacketError: If it is not a whole, consistent message of this version within the limits.
+    """
+    limits = limits or Limits()
+    head = _head(content, limits)
+    records = {name: record for name, record in content.items() if name != _RECORD}
+    _check_size(records, limits)
+    parts = []
+    for i, entry in enumerate(head["parts"]):
+        parts.append(_part(entry, records.pop(str(i), {})))
+    if records:
+        raise PacketError(f"the message holds records that it does not tell of: {sorted(records)[:5]}")
+    return head["about"], parts
+
+
+def _head(content: Any, limits: Limits) -> dict[str, Any]:
+    if not isinstance(content, RecordDict) or not isinstance(content.get(_RECORD), ConfigRecord):
+        raise PacketError(f"the message is not one of fedfi's: it has no record {_RECORD!r}")
+    record = content[_RECORD]
+    if record.get("wire") != WIRE:
+        raise PacketError(f"the message has wire version {record.get('wire')!r}, expected {WIRE}")
+    text = record.get("head")
+    if not isinstance(text, str) or len(text) > limits.head_bytes:
+        raise PacketError(f"the message's head is not a text of at most {limits.head_bytes} bytes")
+    try:
+        head = json.loads(text)
+        about, parts = head["about"], head["parts"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise PacketError(f"the message's head cannot be read: {type(error).__name__}") from None
+    if not isinstance(about, dict) or not isinstance(parts, list):
+        raise PacketError("the message's head is not a table of 'about' and 'parts'")
+    return {"about": about, "parts": parts}
+
+
+def _check_size(records: Mapping[str, Any], limits: Limits) -> None:
+    count = total = 0
+    for name, record in records.items():
+        if not isinstance(record, ArrayRecord):
+            raise PacketError(f"record {name!r} is a {type(record).__name__}, expected an ArrayRecord")
+        count += len(record)
+        total += sum(len(array.data) for array in record.values())
+    if count > limits.entries:
+        raise PacketError(f"the message holds {count} tensors, at most {limits.entries} are allowed")
+    if total > limits.message_bytes:
+        raise PacketError(f"the message holds {total} bytes, at most {limits.message_bytes} are allowed")
+
+
+def _part(entry: Any, record: Mapping[str, Any]) -> Part:
+    try:
+        head, scalars, names, blobs = entry["head"], entry["scalars"], entry["tensors"], entry["blobs"]
+    except (KeyError, TypeError):
+        raise PacketError("a part of the message is malformed") from None
+    if not isinstance(head, dict) or not isinstance(scalars, dict):
+        raise PacketError("a part's head or scalars are not a table")
+    if not all(isinstance(v, int | float | str) for v in scalars.values()):
+        raise PacketError("a part's scalars are not a table of numbers, strings and booleans")
+    for kind in (names, blobs):
+        if not isinstance(kind, list) or not all(isinstance(n, str) for n in kind) or len(set(kind)) != len(kind):
+            raise PacketError("a part's names are not a list of different texts")
+    if set(record) != {str(k) for k in range(len(names) + len(blobs))}:
+        raise PacketError(f"a part tells of {len(names) + len(blobs)} tensors and blobs, but holds {len(record)}")
+    tensors: Tree = {name: _tensor(name, record[str(k)]) for k, name in enumerate(names)}
+    given = {name: _blob(name, record[str(len(names) + k)]) for k, name in enumerate(blobs)}
+    return Part(head, Packet(tensors, scalars, given))
+
+
+def _checked(name: str, array: Any) -> tuple[torch.dtype, tuple[int, ...]]:
+    dtype, shape = _DTYPES.get(array.dtype), array.shape
+    if array.stype != _STYPE or dtype is None:
+        raise PacketError(f"tensor {name!r} is {array.dtype!r} in {array.stype!r}, which has no wire type")
+    if len(shape) > 16 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
+        raise PacketError(f"tensor {name!r} has shape {str(shape)[:80]}")
+    if math.prod(shape) * dtype.itemsize != len(array.data):
+        raise PacketError(f"tensor {name!r} has shape {shape} of {dtype}, but {len(array.data)} bytes")
+    return dtype, shape
+
+
+def _tensor(name: str, array: Any) -> Tensor:
+    dtype, shape = _checked(name, array)
+    if not array.data:
+        return torch.empty(shape, dtype=dtype)
+    with warnings.catch_warnings():  # the bytes are not writable, and nobody writes
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        plain = torch.frombuffer(array.data, dtype=torch.uint8)
+    if dtype == torch.bool and int(plain.max()) > 1:
+        raise PacketError(f"tensor {name!r} is bool, but holds a byte of {int(plain.max())}")
+    return plain.view(dtype).view(shape)
+
+
+def _blob(name: str, array: Any) -> bytes:
+    if _checked(name, array)[0] != torch.uint8:
+        raise PacketError(f"blob {name!r} is {array.dtype}, expected uint8")
+    return bytes(array.data)

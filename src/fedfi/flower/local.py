@@ -1,0 +1,270 @@
+"""A federation of real Flower processes on this machine, for trying: a SuperLink and some SuperNodes.
+
+Every process carries a mark in its environment, which its own children inherit, so `down` ends exactly those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomli_w
+
+from fedfi.errors import InputError, RunError
+from fedfi.federation.checkpoint import write_atomically
+from fedfi.flower.keys import make_keys
+
+CONNECTION = "fedfi"
+_MARK = "FEDFI_FLOWER"
+_STATE = "federation.json"
+
+
+@dataclass(frozen=True)
+class LocalFederation:
+    """Where everything of it lies.
+
+    Attributes:
+        directory: Its folder, with the app, keys, logs and Flower's own files in it.
+        nodes: Number of SuperNodes.
+        port: Of the SuperLink; the nodes' own are the next ones.
+        ports: Of the nodes.
+        insecure: Whether it goes without TLS and without authentication, on loopback only.
+        mark: What its processes are known by.
+        children: Those that this very process started.
+    """
+
+    directory: Path
+    nodes: int
+    port: int
+    ports: tuple[int, ...]
+    insecure: bool
+    mark: str
+    children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def create(directory: Path, nodes: int, *, insecure: bool = False) -> LocalFederation:
+        """Makes folders, keys and Flower's configuration; starts nothing.
+
+        Raises:
+            InputError: If Flower is not installed, or a federation is there already.
+        """
+        if nodes < 1:
+            raise InputError(f"--nodes {nodes}: must be at least 1 (nearest valid: 1)")
+        _program("flower-superlink")
+        if (directory / _STATE).exists():
+            raise InputError(f"{directory}: there is a federation; end it with `fedfi flower down --dir {directory}`")
+        directory.mkdir(parents=True, exist_ok=True)
+        port, *ports = _free_ports(nodes + 1)
+        federation = LocalFederation(
+            directory.resolve(), nodes, port, tuple(ports), insecure, f"{os.getuid()}-{secrets.token_hex(16)}"
+        )
+        if not insecure and not (directory / "keys").exists():
+            make_keys(directory / "keys", nodes=nodes)
+        connection: dict[str, object] = {"address": f"127.0.0.1:{port}"}
+        if insecure:
+            connection["insecure"] = True
+        else:
+            connection["root-certificates"] = str(federation.directory / "keys/server/ca.crt")
+        home = federation.directory / "home"
+        home.mkdir(exist_ok=True)
+        table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (home / "config.toml").write_text(tomli_w.dumps(table))
+        (federation.directory / "logs").mkdir(exist_ok=True)
+        names = ("nodes", "port", "ports", "insecure", "mark")
+        content = {name: getattr(federation, name) for name in names} | {"directory": str(federation.directory)}
+        write_atomically(directory / _STATE, json.dumps(content).encode())
+        return federation
+
+    @staticmethod
+    def open(directory: Path) -> LocalFederation:
+        """The federation of a directory.
+
+        Raises:
+            InputError: If there is none.
+        """
+        try:
+            content = json.loads((directory / _STATE).read_text())
+            content["directory"], content["ports"] = Path(content["directory"]), tuple(content["ports"])
+            return LocalFederation(**content)
+        except FileNotFoundError:
+            raise InputError(
+                f"{directory}: there is no federation; start one with `fedfi flower up FILE.toml`"
+            ) from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{directory / _STATE}: is damaged: {error}") from None
+
+    def start(self) -> None:
+        """Starts the SuperLink, makes the nodes known to it, and starts them.
+
+        Raises:
+            RunError: If a process ends at once, with the last lines of its log.
+        """
+        self.start_superlink()
+        if not self.insecure:
+            for i in range(self.nodes):
+                self.register(self.directory / f"keys/node-{i}/node.pub")
+        for i in range(self.nodes):
+            self.start_node(i)
+
+    def start_superlink(self) -> int:
+        """Starts the SuperLink, waits until it listens, and gives its process id."""
+        keys = self.directory / "keys/server"
+        secure = [
+            *("--ssl-ca-certfile", str(keys / "ca.crt")),
+            *("--ssl-certfile", str(keys / "server.pem")),
+            *("--ssl-keyfile", str(keys / "server.key")),
+            "--enable-supernode-auth",
+        ]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        database = ["--database", str(self.directory / "superlink.db")]
+        command = ["flower-superlink", *address, *database, *(["--insecure"] if self.insecure else secure)]
+        process = self._start("superlink", command, self.directory / "home")
+        self._listening(process, "superlink", self.port)
+        return process.pid
+
+    def start_node(self, i: int, *more: str) -> int:
+        """Starts a SuperNode that holds the `i`-th share of the clients, and gives its process id."""
+        keys, home = self.directory / f"keys/node-{i}", self.directory / f"node-{i}"
+        secure = [
+            *("--root-certificates", str(keys / "ca.crt")),
+            *("--auth-supernode-private-key", str(keys / "node.key")),
+        ]
+        home.mkdir(exist_ok=True)
+        told = f'partition-id={i} num-partitions={self.nodes} memory="{home / "memory"}"'
+        command = [
+            *("flower-supernode", "--superlink", f"127.0.0.1:{self.port}"),
+            *("--host", "127.0.0.1", "--port", str(self.ports[i]), "--node-config", told),
+            *(["--insecure"] if self.insecure else secure),
+            *more,
+        ]
+        return self._start(f"node-{i}", command, home).pid
+
+    def register(self, key: Path) -> None:
+        """Makes a node known to the SuperLink by its public key.
+
+        Raises:
+            RunError: If the SuperLink refuses.
+        """
+        command = [_program("flwr"), "supernode", "register", str(key), CONNECTION]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RunError(f"{key}: cannot be registered: {_last(done.stdout + done.stderr)}")
+
+    def run_command(self, *run_config: str, stream: bool = True) -> list[str]:
+        """The command that runs the app; its environment is `environment`.
+
+        Args:
+            run_config: Options such as ``"timeout=60.0"``.
+            stream: Whether it stays and shows what the app tells.
+        """
+        command = [_program("flwr"), "run", str(self.directory / "app"), CONNECTION]
+        options = [part for option in run_config for part in ("--run-config", option)]
+        return command + options + ["--stream"] * stream
+
+    def environment(self, home: Path | None = None) -> dict[str, str]:
+        """The environment of its processes."""
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return os.environ | {
+            "PATH": programs,
+            "FLWR_HOME": str(home or self.directory / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            _MARK: self.mark,
+        }
+
+    def processes(self) -> dict[int, str]:
+        """The command of every process that belongs to it, by process id."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"{_MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if text and int(folder.name) != os.getpid():
+                        found[int(folder.name)] = text.strip()
+        return found
+
+    def down(self, patience: float = 10.0) -> int:
+        """Ends every process of the federation, and no other; gives their number.
+
+        Args:
+            patience: Seconds that they get to end by themselves.
+        """
+        ended = set()
+        end = time.monotonic() + patience
+        while there := self.processes():
+            kind = signal.SIGKILL if time.monotonic() > end else signal.SIGTERM
+            for pid in there:
+                if kind == signal.SIGKILL or pid not in ended:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, kind)
+                ended.add(pid)
+            time.sleep(0.1)
+            for child in self.children.values():
+                child.poll()  # else it stays a zombie
+        for child in self.children.values():
+            child.wait()
+        (self.directory / _STATE).unlink(missing_ok=True)
+        return len(ended)
+
+    def log(self, name: str) -> Path:
+        """What a process tells: ``"superlink"``, ``"node-0"``, ..."""
+        return self.directory / f"logs/{name}.log"
+
+    def _start(self, name: str, command: list[str], home: Path) -> subprocess.Popen[bytes]:
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                [_program(command[0]), *command[1:]],
+                env=self.environment(home),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.children[process.pid] = process
+        return process
+
+    def _listening(self, process: subprocess.Popen[bytes], name: str, port: int, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if process.poll() is not None:
+                raise RunError(f"{name} ended at once: {_last(self.log(name).read_text(errors='replace'))}")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            time.sleep(0.1)
+        raise RunError(f"{name} does not listen on port {port} after {seconds:g} s; see {self.log(name)}")
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None or importlib.util.find_spec("flwr") is None:
+        raise InputError(f"{name} is not there; this needs Flower: pip install 'fedfi[flower]'")
+    return found
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _last(text: str) -> str:
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-3:]) or "it says nothing"

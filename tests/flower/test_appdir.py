@@ -1,0 +1,101 @@
+"""The app that `fedfi flower` writes is one that Flower itself accepts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.flower.fakes import FakeGrid, Machine, Time, run_app
+
+from fedfi.cli import main
+from fedfi.engines.flower.door import ClientApp, ServerApp
+from fedfi.experiment import load_experiment
+
+FILE = """
+rounds = 1
+[data]
+name = "digits"
+clients = 4
+[model]
+name = "mine:wide"
+[train]
+steps = 1
+[algorithm]
+name = "fedavg"
+"""
+MINE = """
+import math
+from torch import nn
+
+
+def wide(spec):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(spec.shape), spec.classes))
+"""
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my digits.toml").write_text(FILE)
+    (tmp_path / "mine.py").write_text(MINE)
+    assert main(["flower", "my digits.toml", "-o", "app", "--publisher", "someone", "--quiet"]) == 0
+    yield tmp_path / "app"
+    for name in [n for n in sys.modules if n == "mine" or n.startswith("my_digits")]:
+        del sys.modules[name]
+
+
+def test_flower_builds_it(app, tmp_path):
+    flwr = Path(sys.executable).parent / "flwr"
+    env = os.environ | {
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    done = subprocess.run(
+        [flwr, "build", "--app", app], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.rglob("someone.my-digits.1-0-0.*.fab"))) == 1
+
+
+def test_it_follows_the_hubs_conventions(app):
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    flower = project["tool"]["flwr"]["app"]
+    assert flower["fab-format-version"] == 1
+    assert f"flwr>={flower['flwr-version-target']}" in project["project"]["dependencies"]
+    assert project["project"]["license"] == {"file": "LICENSE"}
+    assert (app / "LICENSE").exists()
+    assert (app / "mine.py").read_text() == MINE
+    experiment = load_experiment(app / "my_digits_app/experiment.toml")
+    assert experiment.resolved() == load_experiment(app.parent / "my digits.toml").resolved()
+    assert "--nodes 4" in (app / "README.md").read_text()
+
+
+def test_its_components_are_apps_that_work(app, tmp_path, monkeypatch):
+    from flwr.supercore.object_ref import load_app
+
+    flower = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    monkeypatch.setattr(sys, "path", [str(app), *sys.path])
+    parts = {k: load_app(v, RuntimeError, app) for k, v in flower["components"].items()}
+    assert isinstance(parts["clientapp"], ClientApp)
+    assert isinstance(parts["serverapp"], ServerApp)
+    grid = FakeGrid(Time())
+    config = flower["config"] | {"out": str(tmp_path / "run")}
+    for i in range(4):
+        grid.machines[i] = Machine(parts["clientapp"], {"partition-id": i, "num-partitions": 4}, run_config=config)
+    run_app(parts["serverapp"], grid, config)
+    assert (tmp_path / "run/model.safetensors").exists()
+
+
+def test_nothing_is_overwritten(app, capsys):
+    assert main(["flower", "my digits.toml", "-o", "app"]) == 2
+    assert "app: exists and is not empty" in capsys.readouterr().err
+
+
+def test_a_publisher_is_a_name(app, capsys):
+    assert main(["flower", "my digits.toml", "-o", "other", "--publisher", "some one"]) == 2
+    assert "--publisher some one: only letters" in capsys.readouterr().err

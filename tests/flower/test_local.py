@@ -1,0 +1,124 @@
+"""What `up` and `down` do besides starting Flower: marks, ports, exactly those processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedfi.cli import main
+from fedfi.errors import InputError, RunError
+from fedfi.flower import local
+from fedfi.flower.local import LocalFederation
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """One whose programs are stand-ins: each starts a child in a session of its own, and both sleep."""
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'], start_new_session=True)\n"
+        "time.sleep(100)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(local, "_program", lambda name: str(program))
+    there = LocalFederation.create(tmp_path / "federation", 2, insecure=True)
+    yield there
+    there.down(0)
+
+
+def settled(federation, count: int) -> dict[int, str]:
+    end = time.monotonic() + 30
+    while len(federation.processes()) != count and time.monotonic() < end:
+        time.sleep(0.05)
+    return federation.processes()
+
+
+def test_down_ends_exactly_the_federations_processes(federation):
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    try:
+        federation.start_node(0)
+        federation.start_node(1)
+        ours = settled(federation, 4)
+        assert len(ours) == 4
+        assert bystander.pid not in ours
+        assert LocalFederation.open(federation.directory).down() == 4
+        assert federation.processes() == {}
+        assert bystander.poll() is None
+        with pytest.raises(InputError, match="there is no federation"):
+            LocalFederation.open(federation.directory)
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_second_federation_needs_a_folder_of_its_own(federation):
+    with pytest.raises(InputError, match="there is a federation; end it with `fedfi flower down --dir"):
+        LocalFederation.create(federation.directory, 2, insecure=True)
+
+
+def test_everything_is_on_loopback_and_ports_differ(federation, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        LocalFederation, "_start", lambda self, name, command, home: commands.append(command) or _Done()
+    )
+    monkeypatch.setattr(LocalFederation, "_listening", lambda *_: None)
+    federation.start()
+    assert len({federation.port, *federation.ports}) == 3
+    for command in commands:
+        assert command[command.index("--host") + 1] == "127.0.0.1"
+        assert "--insecure" in command
+
+
+def test_without_being_asked_it_is_encrypted_and_authenticated(tmp_path, monkeypatch):
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fedfi[flower]'")
+    monkeypatch.setattr(local, "_program", lambda name: name)
+    commands = []
+    monkeypatch.setattr(
+        LocalFederation, "_start", lambda self, name, command, home: commands.append(command) or _Done()
+    )
+    monkeypatch.setattr(LocalFederation, "_listening", lambda *_: None)
+    registered = []
+    monkeypatch.setattr(LocalFederation, "register", lambda self, key: registered.append(key))
+    LocalFederation.create(tmp_path / "federation", 2).start()
+    superlink, *nodes = commands
+    assert {"--enable-supernode-auth", "--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile"} <= set(superlink)
+    assert all({"--root-certificates", "--auth-supernode-private-key"} <= set(node) for node in nodes)
+    assert not any("--insecure" in command for command in commands)
+    assert len(registered) == 2
+
+
+def test_a_program_that_ends_at_once_says_why(federation, tmp_path):
+    (tmp_path / "program").write_text(f"#!{sys.executable}\nraise SystemExit('the port is taken')\n")
+    with pytest.raises(RunError, match="superlink ended at once: the port is taken"):
+        federation.start_superlink()
+
+
+def test_without_flower_the_error_names_the_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(
+        "rounds = 1\n[data]\nname = 'digits'\nclients = 4\n[model]\nname = 'mlp'\n[algorithm]\nname = 'fedavg'\n"
+    )
+    assert main(["flower", "up", "e.toml"]) == 2
+    assert "this needs Flower: pip install 'fedfi[flower]'" in capsys.readouterr().err
+    assert not (tmp_path / "flower-federation").exists()
+
+
+def test_down_without_a_federation(tmp_path, capsys):
+    assert main(["flower", "down", "--dir", str(tmp_path)]) == 2
+    assert "there is no federation; start one with `fedfi flower up FILE.toml`" in capsys.readouterr().err
+
+
+def test_too_few_nodes(tmp_path):
+    with pytest.raises(InputError, match=r"--nodes 0: must be at least 1"):
+        LocalFederation.create(tmp_path / "f", 0)
+
+
+class _Done:
+    pid = os.getpid()

@@ -1,0 +1,32 @@
+"""Point 5 of the shared matrix: a run on Flower is, to the bit, the run of the local engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tiny
+from tests.flower.fakes import federation
+
+from fedfi.federation.run import run
+
+ROUNDS = 3
+ROWS = pytest.importorskip("tests.matrix.rows", reason="a family of methods is incomplete", exc_type=ImportError).ROWS
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def numbers(result):
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in result.metrics]
+
+
+@pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items()])
+@pytest.mark.parametrize("model", [tiny.network, tiny.with_buffers], ids=["layer norm", "batch norm"])
+def test_flower_changes_no_bit(row, model, tmp_path):
+    local = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS)
+    here = federation(row.algorithm, lambda: tiny.small(model=model), tmp_path)
+    result = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS, engine=here.engine)
+    assert result.failures == []
+    assert same(local.model, result.model)
+    assert numbers(local) == numbers(result)
