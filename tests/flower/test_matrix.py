@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests import tiny
 from tests.flower.fakes import federation
+from tests.matrix.rows import ROWS
 
 from fedfi.federation.run import run
 
 ROUNDS = 3
-ROWS = pytest.importorskip("tests.matrix.rows", reason="a family of methods is incomplete", exc_type=ImportError).ROWS
 
 
 def same(a, b) -> bool:
@@ -24,6 +24,8 @@ def numbers(result):
 @pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items()])
 @pytest.mark.parametrize("model", [tiny.network, tiny.with_buffers], ids=["layer norm", "batch norm"])
 def test_flower_changes_no_bit(row, model, tmp_path):
+    if model is tiny.with_buffers and getattr(row.algorithm, "fisher_samples", "batch") == "example":
+        pytest.skip("an example has no gradient of its own under batch norm")
     local = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS)
     here = federation(row.algorithm, lambda: tiny.small(model=model), tmp_path)
     result = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS, engine=here.engine)
