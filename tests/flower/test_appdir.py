@@ -21,7 +21,7 @@ rounds = 1
 name = "digits"
 clients = 4
 [model]
-name = "mine:wide"
+name = "netparts:wide"
 [train]
 steps = 1
 [algorithm]
@@ -41,10 +41,10 @@ def wide(spec):
 def app(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my digits.toml").write_text(FILE)
-    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "netparts.py").write_text(MINE)
     assert main(["flower", "my digits.toml", "-o", "app", "--publisher", "someone", "--quiet"]) == 0
     yield tmp_path / "app"
-    for name in [n for n in sys.modules if n == "mine" or n.startswith("my_digits")]:
+    for name in [n for n in sys.modules if n == "netparts" or n.startswith("my_digits")]:
         del sys.modules[name]
 
 
@@ -69,7 +69,7 @@ def test_it_follows_the_hubs_conventions(app):
     assert f"flwr>={flower['flwr-version-target']}" in project["project"]["dependencies"]
     assert project["project"]["license"] == {"file": "LICENSE"}
     assert (app / "LICENSE").exists()
-    assert (app / "mine.py").read_text() == MINE
+    assert (app / "netparts.py").read_text() == MINE
     experiment = load_experiment(app / "my_digits_app/experiment.toml")
     assert experiment.resolved() == load_experiment(app.parent / "my digits.toml").resolved()
     assert "--nodes 4" in (app / "README.md").read_text()
