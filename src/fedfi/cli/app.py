@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from fedfi.cli.keys import keys
+
 app = typer.Typer(
     help="Federated learning on uneven clients: what each trains, shares, hides and takes back.",
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(keys, name="keys")
 
 _File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="An experiment.", show_default=False)]
 _Set = Annotated[
