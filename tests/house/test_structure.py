@@ -33,6 +33,7 @@ OPTIONAL = {
     "flwr",
     "tenseal",
     "openfhe",
+    "cryptography",
     "ot",
     "dp_accounting",
     "pfl",
