@@ -7,11 +7,24 @@ from dataclasses import dataclass
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.personal.apfl import APFL
+from fedfi.personal.ditto import Ditto
+from fedfi.personal.fedala import FedALA
+from fedfi.personal.fedbabu import FedBABU
+from fedfi.personal.feddpa import FedDPA
+from fedfi.personal.fedper import FedPer
+from fedfi.personal.fedrep import FedRep
+from fedfi.personal.finetune import FineTune
+from fedfi.personal.lgfedavg import LGFedAvg
+from fedfi.personal.local import Local
+from fedfi.personal.perfedavg import PerFedAvg
+from fedfi.personal.pfedme import PFedMe
 from fedfi.submodel.fedfibos import FedFIbOS
 
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 FULL = {1.0: 1.0}
+UNIFORM = {**HALF, "weights": "uniform"}
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 
 
@@ -25,6 +38,7 @@ class Row:
         like: By default FedAvg with uniform weights.
         first_round: Weights `[2]` after one round of `tiny.by_hand`, derived at the row, or None.
         by_hand: The configuration that `first_round` is of.
+        silent: Its replies hold no tensor, so that none can be wrong.
     """
 
     algorithm: Algorithm
@@ -32,6 +46,7 @@ class Row:
     like: Algorithm = FedAvg(participation=0.5, weights="uniform")  # noqa: RUF009 - frozen
     first_round: list[float] | None = None
     by_hand: Algorithm | None = None
+    silent: bool = False
 
 
 ROWS: dict[str, Row] = {
@@ -63,5 +78,37 @@ ROWS: dict[str, Row] = {
     "fedfibos-example": Row(
         FedFIbOS(**HALF, capacities=MIX, fisher_samples="example", warm_start="rescale", threshold_factor=True),
         FedFIbOS(**HALF, capacities=FULL, blend=0.5, scope="layer", warm_start="rescale"),
+    ),
+    # the server's model stays (0, 0): nothing is shared
+    "local": Row(Local(**HALF), first_round=[0.0, 0.0], by_hand=Local(), silent=True),
+    # the global model of these is FedAvg's
+    "finetune": Row(FineTune(**HALF), FineTune(**UNIFORM), first_round=[-0.25, 0.25], by_hand=FineTune()),
+    "ditto": Row(Ditto(**HALF), Ditto(**UNIFORM), first_round=[-0.25, 0.25], by_hand=Ditto()),
+    "apfl": Row(APFL(**HALF), APFL(**UNIFORM), first_round=[-0.25, 0.25], by_hand=APFL()),
+    # the one layer is the head, so nothing but an empty head shares it
+    "fedper": Row(FedPer(**HALF), FedPer(**UNIFORM, head=[]), first_round=[0.0, 0.0], by_hand=FedPer()),
+    "fedrep": Row(FedRep(**HALF), FedRep(**UNIFORM, head=[]), first_round=[-0.25, 0.25], by_hand=FedRep(head=[])),
+    "fedbabu": Row(FedBABU(**HALF), FedBABU(**UNIFORM, head=[]), first_round=[0.0, 0.0], by_hand=FedBABU()),
+    "lg-fedavg": Row(
+        LGFedAvg(**HALF),
+        LGFedAvg(**UNIFORM, head=["0", "1", "3"]),
+        first_round=[-0.25, 0.25],
+        by_hand=LGFedAvg(),
+    ),
+    # lambda = r = 1, one inner step: c0's personal model is (1/4, -1/4), c1's (-1/2, 1/2); w moves half the way
+    "pfedme": Row(PFedMe(**HALF), first_round=[-0.0625, 0.0625], by_hand=PFedMe(penalty=1.0, inner_steps=1, rate=0.5)),
+    # after the inner step c0 stands at a = 1/2, with gradient -1/(1 + e); c1 at a = -1, with 2/(1 + e^4); rate 1
+    "perfedavg": Row(
+        PerFedAvg(**HALF),
+        first_round=[(0.26894142 - 2 * 0.01798621) / 2, -(0.26894142 - 2 * 0.01798621) / 2],
+        by_hand=PerFedAvg(),
+    ),
+    "perfedavg-hessian-free": Row(PerFedAvg(**HALF, order="hessian-free")),
+    "fedala": Row(FedALA(**HALF), FedALA(**UNIFORM, layers=0), first_round=[-0.25, 0.25], by_hand=FedALA()),
+    "feddpa": Row(
+        FedDPA(**HALF),
+        FedDPA(**UNIFORM, threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
+        first_round=[-0.25, 0.25],
+        by_hand=FedDPA(threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
     ),
 }

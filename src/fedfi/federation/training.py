@@ -89,7 +89,7 @@ def train_locally(
     found = recall(place, client) if place else None
     if found:
         return found
-    key = ("train", client.round, client.id, *([purpose] if purpose else []))
+    key: tuple[int | str, ...] = ("train", client.round, client.id, *([purpose] if purpose else []))
     with keyed_global_rng(client.seed, *key):  # so that a recalled training moves no draw
         gradient = gradient or mean_loss_gradient(client)
         trained = _train(client, training or client.task.training, gradient, adjust, settle, purpose)
