@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from fedfi.federation.algorithm import ClientId, Failure, Reply
 from fedfi.federation.packet import Packet, Tree
 
-Work = Literal["client_update", "client_evaluate"]
+Work = Literal["client_update", "client_evaluate", "client_negotiate"]
 Split = Literal["test", "validation"]
 
 
