@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from fedfi.crypto import keys
+from fedfi.crypto.roster import Roster
 from fedfi.errors import InputError
 
 pytest.importorskip("cryptography", reason="the extra 'he' is not installed")
@@ -21,7 +22,7 @@ def folder(tmp_path):
 
 def test_every_member_unwraps_the_same_key(folder):
     prints = {keys.unlock(folder, c).fingerprint for c in CLIENTS}
-    assert prints == {keys.Roster.read(folder).fingerprint}
+    assert prints == {Roster.read(folder).fingerprint}
 
 
 def test_private_files_are_for_their_owner_alone_and_the_roster_holds_no_secret(folder):
@@ -38,7 +39,7 @@ def test_private_files_are_for_their_owner_alone_and_the_roster_holds_no_secret(
 
 
 def test_another_member_cannot_unwrap_what_is_not_for_it(folder):
-    roster = keys.Roster.read(folder)
+    roster = Roster.read(folder)
     identity = keys.identity_of(folder, "b")
     with pytest.raises(InputError, match="for somebody else"):
         identity.unwrap(roster.wrapped["a"], f"fedfi|{roster.key_id}|a".encode())
@@ -49,7 +50,7 @@ def test_another_member_cannot_unwrap_what_is_not_for_it(folder):
 
 
 def test_rotation_makes_another_key_of_the_next_epoch(folder):
-    before, old = keys.Roster.read(folder), keys.unlock(folder, "a")
+    before, old = Roster.read(folder), keys.unlock(folder, "a")
     after = keys.rotate(folder, add=["d"], remove=["b"])
     assert (after.epoch, set(after.members)) == (2, {"a", "VA Long Beach", "d"})
     assert before.key_id != after.key_id
@@ -84,10 +85,10 @@ def test_a_roster_that_was_changed_is_refused(folder):
     path = folder / "roster.json"
     path.write_text(path.read_text().replace('"epoch": 1', '"epoch": 2'))
     with pytest.raises(InputError, match="its key id is"):
-        keys.Roster.read(folder)
+        Roster.read(folder)
     path.write_text("{}")
     with pytest.raises(InputError, match="is damaged"):
-        keys.Roster.read(folder)
+        Roster.read(folder)
     path.unlink()
     with pytest.raises(InputError, match="fedfi keys new"):
-        keys.Roster.read(folder)
+        Roster.read(folder)

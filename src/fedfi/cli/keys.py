@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedfi.crypto.keys import Roster
+    from fedfi.crypto.roster import Roster
 
 keys = typer.Typer(help="Make, hand out and change the keys of an encrypted federation.", no_args_is_help=True)
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of keys.", show_default=False)]
@@ -59,7 +59,7 @@ def wrap(
 @keys.command()
 def show(folder: _Folder) -> None:
     """Show what everybody may know: ids, epoch, members."""
-    from fedfi.crypto.keys import Roster
+    from fedfi.crypto.roster import Roster
 
     _print(Roster.read(folder))
 
