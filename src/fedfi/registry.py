@@ -45,6 +45,12 @@ _ENTRIES = {
         "Submodels of the parameters with the largest Fisher information",
         "FedFIbOS, arXiv:2609.19559",
     ),
+    "fedfihe": Entry(
+        "fedfi.personal.fedfihe:FedFIHE",
+        "personal",
+        "Packets of high Fisher information that enough clients vote for, summed as ciphertexts",
+        "FedFIHE (Yao, Liu, Li et al.)",
+    ),
     "local": Entry(
         "fedfi.personal.local:Local",
         "personal",

@@ -12,6 +12,7 @@ from fedfi.personal.ditto import Ditto
 from fedfi.personal.fedala import FedALA
 from fedfi.personal.fedbabu import FedBABU
 from fedfi.personal.feddpa import FedDPA
+from fedfi.personal.fedfihe import FedFIHE
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.fedrep import FedRep
 from fedfi.personal.finetune import FineTune
@@ -24,6 +25,7 @@ from fedfi.submodel.fedfibos import FedFIbOS
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 FULL = {1.0: 1.0}
+CLEAR = {"enabled": False, "packet_size": 8}
 UNIFORM = {**HALF, "weights": "uniform"}
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 
@@ -110,5 +112,13 @@ ROWS: dict[str, Row] = {
         FedDPA(**UNIFORM, threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
         first_round=[-0.25, 0.25],
         by_hand=FedDPA(threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
+    ),
+    # nothing is trained at the server; ciphertexts differ from run to run, so the shared rows run in the clear
+    "fedfihe": Row(
+        FedFIHE(**HALF, encryption=CLEAR), first_round=[0.0, 0.0], by_hand=FedFIHE(encryption=CLEAR), silent=True
+    ),
+    "fedfihe-two-phases": Row(FedFIHE(**HALF, phases="two", encryption=CLEAR), silent=True),
+    "fedfihe-encrypted-votes": Row(
+        FedFIHE(**HALF, phases="two", votes="encrypted", spare=0, encryption=CLEAR), silent=True
     ),
 }

@@ -246,8 +246,8 @@ class Gate:
         self.terms, self._round, self._phase, self._verify = terms, round, phase, verify
         self._seen: set[str] = set()
 
-    def open(self, data: bytes, sender: str) -> Message:
-        """The message, checked.
+    def check(self, data: bytes, sender: str) -> Message:
+        """The message, checked, without letting it through.
 
         Raises:
             MessageError: If it is not as agreed, or the sender has delivered.
@@ -255,6 +255,15 @@ class Gate:
         message = decode(data, self.terms, sender=sender, round=self._round, phase=self._phase, verify=self._verify)
         if sender in self._seen:
             raise MessageError(f"message of {sender!r}: has delivered in this round already")
+        return message
+
+    def open(self, data: bytes, sender: str) -> Message:
+        """The message, checked; a second one of the sender is refused from now on.
+
+        Raises:
+            MessageError: As `check`.
+        """
+        message = self.check(data, sender)
         self._seen.add(sender)
         return message
 
