@@ -123,6 +123,24 @@ _ENTRIES = {
         "Entries of high Fisher information stay personal",
         "Yang et al., NeurIPS 2023",
     ),
+    "he-fedavg": Entry(
+        "fedfi.personal.hefedavg:HEFedAvg",
+        "personal",
+        "FedAvg under full homomorphic encryption",
+        "Phong et al., IEEE TIFS 2018",
+    ),
+    "fedml-he": Entry(
+        "fedfi.personal.fedmlhe:FedMLHE",
+        "personal",
+        "FedAvg whose most sensitive packets are encrypted, by one agreed mask",
+        "Jin et al., arXiv:2303.10837",
+    ),
+    "maskcrypt": Entry(
+        "fedfi.personal.maskcrypt:MaskCrypt",
+        "personal",
+        "FedAvg of which each round's most revealing packets are encrypted",
+        "Hu and Li, IEEE TDSC 2024",
+    ),
 }
 
 

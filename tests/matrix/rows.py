@@ -13,11 +13,14 @@ from fedfi.personal.fedala import FedALA
 from fedfi.personal.fedbabu import FedBABU
 from fedfi.personal.feddpa import FedDPA
 from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.fedmlhe import FedMLHE
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.fedrep import FedRep
 from fedfi.personal.finetune import FineTune
+from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.lgfedavg import LGFedAvg
 from fedfi.personal.local import Local
+from fedfi.personal.maskcrypt import MaskCrypt
 from fedfi.personal.perfedavg import PerFedAvg
 from fedfi.personal.pfedme import PFedMe
 from fedfi.submodel.fedfibos import FedFIbOS
@@ -121,4 +124,7 @@ ROWS: dict[str, Row] = {
     "fedfihe-encrypted-votes": Row(
         FedFIHE(**HALF, phases="two", votes="encrypted", spare=0, encryption=CLEAR), silent=True
     ),
+    "he-fedavg": Row(HEFedAvg(**HALF, encryption=CLEAR), silent=True),
+    "fedml-he": Row(FedMLHE(**HALF, encryption=CLEAR), silent=True),
+    "maskcrypt": Row(MaskCrypt(**HALF, encryption=CLEAR), silent=True),
 }

@@ -80,6 +80,9 @@ class Algorithm(ABC, Generic[State]):
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
 
+    central: ClassVar[bool] = True
+    """Whether the server holds the trained model; where it does not, judging its model would only mislead."""
+
     @abstractmethod
     def init(self, task: Task, rng: torch.Generator) -> State:
         """The server's state before the first round."""

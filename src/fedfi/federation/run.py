@@ -204,7 +204,8 @@ class _Loop:
             started = time.perf_counter()
             state, metrics = self._round(state, round)
             if (round + 1) % self.evaluate.every == 0 or round + 1 == rounds:
-                metrics |= self._judge(state, round)
+                judged = self._judge(state, round)
+                metrics |= {k: v for k, v in judged.items() if self.algorithm.central or k.startswith("local/")}
             line = {"round": round + 1, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
             if self.directory:

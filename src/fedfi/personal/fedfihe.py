@@ -136,6 +136,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
     history: Annotated[int, Field(ge=1, description="releases kept for clients that were away")] = 10
     encryption: Annotated[Encryption, Field(description="scheme, keys, packets")] = Field(default_factory=Encryption)
 
+    central: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"phases": "one", "share": "high", "votes": "plain"},
     }

@@ -7,7 +7,7 @@ initialisation.
 from __future__ import annotations
 
 import functools
-from typing import final
+from typing import ClassVar, final
 
 from pydantic.dataclasses import dataclass as validated
 
@@ -20,6 +20,8 @@ from fedfi.personal.scheme import Personal, Scheme
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class Local(Personal):
     """Each client trains its own model, and shares nothing."""
+
+    central: ClassVar[bool] = False
 
     def scheme(self) -> Scheme:
         """Nothing shared."""
