@@ -15,6 +15,7 @@ SOURCE = Path(fedfi.__file__).parent
 
 LEVELS = [
     {"cli", "report"},
+    {"audit"},
     {"experiment"},
     {"federation.run", "registry"},
     {"engines"},

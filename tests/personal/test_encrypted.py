@@ -61,7 +61,7 @@ def test_he_fedavg_is_fedavg_within_the_bound(encryption, weights):
     result, models = replicas(method, task)
     plain = run(FedAvg(weights=weights), task, rounds=ROUNDS)
     assert result.failures == []
-    bound = ROUNDS * method._of(result.state).fixed.error(6, 51 / 16) * 10  # errors of a round grow in the next
+    bound = ROUNDS * method.exchange_of(result.state).fixed.error(6, 51 / 16) * 10  # errors of a round grow in the next
     assert bound < 1e-4
     assert all(near(m, plain.model, bound) for m in models.values())
     assert result.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-4)

@@ -97,7 +97,7 @@ def test_everything_shared_by_all_is_fedavg_within_the_bound(phases):
     expected = Workbench(task.model()).layout.join(reference)
     for model in models.values():
         torch.testing.assert_close(model, expected, atol=1e-6, rtol=0)
-    assert method._of(method.init(task, torch.Generator().manual_seed(0))).fixed.error(6, 6.0) < 1e-6
+    assert method.exchange_of(method.init(task, torch.Generator().manual_seed(0))).fixed.error(6, 6.0) < 1e-6
 
 
 CASES = [

@@ -172,15 +172,15 @@ class FedFIHE(Algorithm[FedFIHEState]):
 
     def negotiation_layout(self, state: FedFIHEState, packet: Packet) -> Layout:
         """A message with a mask, or with encrypted votes."""
-        agreed = self._of(state)
-        gate = Gate(self._vote_terms(agreed), round=_round(packet), phase=1, verify=agreed.verify())
+        agreed = self.exchange_of(state)
+        gate = Gate(self.vote_terms(agreed), round=_round(packet), phase=1, verify=agreed.verify())
         return Layout(scalars={"loss": float}, most_bytes={"message": gate.terms.most_bytes()}, also=refusing(gate))
 
     def client_negotiate(self, packet: Packet, client: Client) -> Packet:
         """Takes in what is new, trains, and votes."""
         loss, mask = self._work(packet, client)
         sealer = Sealer(self._at(packet, client.workbench), client)
-        terms: Terms = self._vote_terms(sealer.exchange)
+        terms: Terms = self.vote_terms(sealer.exchange)
         payloads: list[bytes] = []
         shown = mask
         if self.votes == "encrypted":
@@ -196,8 +196,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         """Counts votes, or adds up encrypted ones."""
         if self.phases == "one":
             return state, {}
-        agreed = self._of(state)
-        terms = self._vote_terms(agreed)
+        agreed = self.exchange_of(state)
+        terms = self.vote_terms(agreed)
         gate = Gate(terms, round=round, phase=1, verify=agreed.verify())
         masks: dict[str, Tensor] = {}
         sums = [self._empty() for _ in range(terms.entries)]
@@ -231,9 +231,9 @@ class FedFIHE(Algorithm[FedFIHEState]):
 
     def reply_layout(self, state: FedFIHEState, packet: Packet) -> Layout:
         """A message of packets, exactly as agreed."""
-        agreed = self._of(state)
+        agreed = self.exchange_of(state)
         groups = self._groups(state, agreed, _round(packet))
-        gate = Gate(self._terms(agreed, groups), round=_round(packet), phase=0, verify=agreed.verify())
+        gate = Gate(self.terms_of(agreed, groups), round=_round(packet), phase=0, verify=agreed.verify())
         scalars: dict[str, type[Scalar]] = {"loss": float} if self.phases == "one" else {}
         also = refusing(gate) if self.phases == "one" else self._in_agreement(groups, gate)
         return Layout(scalars=scalars, most_bytes={"message": gate.terms.most_bytes()}, also=also)
@@ -253,8 +253,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         if self.phases == "two":
             agreed = self._found(packet, sealer)
             mask = mask & agreed
-            groups = self._dense(sealer.exchange, agreed)
-        terms = self._terms(sealer.exchange, groups)
+            groups = self.dense(sealer.exchange, agreed)
+        terms = self.terms_of(sealer.exchange, groups)
         cap = self.most_examples if self.weights == "examples" else None
         message = sealer.message(
             terms,
@@ -271,9 +271,9 @@ class FedFIHE(Algorithm[FedFIHEState]):
         self, state: FedFIHEState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[FedFIHEState, Metrics]:
         """Votes, where they come with the packets; sums what was agreed on; writes the release."""
-        agreed = self._of(state)
+        agreed = self.exchange_of(state)
         groups = self._groups(state, agreed, round)
-        terms = self._terms(agreed, groups)
+        terms = self.terms_of(agreed, groups)
         gate = Gate(terms, round=round, phase=0, verify=agreed.verify())
         messages, loss, synced = [], 0.0, dict(state.synced)
         for reply in replies:  # all masks first: what does not win is never loaded
@@ -369,7 +369,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
     def _apply(self, release: Release, sealer: Sealer, client: Client) -> None:
         if self.votes == "encrypted":
             votes = self._opened(sealer, release.votes)
-            groups = self._dense(sealer.exchange, self._winners(sealer.exchange, votes, release.voters, release.round))
+            groups = self.dense(sealer.exchange, self._winners(sealer.exchange, votes, release.voters, release.round))
             release = dataclasses.replace(release, groups=groups)
         own = torch.zeros(sealer.exchange.layout.packets, dtype=torch.bool)
         if "used" in client.memory and int(client.memory["used"]) == release.round:
@@ -399,7 +399,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         size = self.encryption.size_of_packets(sum(t.numel() for t in layout.values()))
         return Exchange(self.encryption, PacketLayout.of(layout, size), contributors, run)
 
-    def _of(self, state: FedFIHEState) -> Exchange:
+    def exchange_of(self, state: FedFIHEState) -> Exchange:
+        """What the server and its clients agreed on."""
         return self._agreed(_shapes(state), state.contributors, state.run)
 
     def _at(self, packet: Packet, bench: Workbench) -> Exchange:
@@ -414,7 +415,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
         return voting.consensus(votes, voters, rule, agreed.run_id, round)
 
     def _agreement(self, state: FedFIHEState, round: int) -> Tensor:
-        agreed = self._of(state)
+        agreed = self.exchange_of(state)
         masks = [unpack_bits(raw(m), agreed.layout.packets) for m in state.masks.values()]
         return self._winners(agreed, counted(masks, agreed.layout.packets), state.voters, round)
 
@@ -422,7 +423,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         """Packets a payload: what shares a ciphertext is decrypted together, so only after a vote more than one."""
         return agreed.per_ciphertext() if self.phases == "two" else 1
 
-    def _dense(self, agreed: Exchange, winners: Tensor) -> list[list[int]]:
+    def dense(self, agreed: Exchange, winners: Tensor) -> list[list[int]]:
+        """What was agreed on, by position."""
         groups = groups_of(winners.nonzero().flatten().tolist(), self._per(agreed))
         if self.votes == "encrypted":  # always as many as the budget may fill, so that their number tells nothing
             budget = voting.budget_of(self.budget or self.sharing, agreed.layout.packets)
@@ -434,10 +436,11 @@ class FedFIHE(Algorithm[FedFIHEState]):
         if self.phases == "one":
             return [[i] for i in range(agreed.layout.packets)]
         if self.votes == "encrypted":
-            return self._dense(agreed, torch.zeros(agreed.layout.packets, dtype=torch.bool))
-        return self._dense(agreed, self._agreement(state, round))
+            return self.dense(agreed, torch.zeros(agreed.layout.packets, dtype=torch.bool))
+        return self.dense(agreed, self._agreement(state, round))
 
-    def _terms(self, agreed: Exchange, groups: Sequence[Sequence[int]]) -> Terms:
+    def terms_of(self, agreed: Exchange, groups: Sequence[Sequence[int]]) -> Terms:
+        """What messages of packets are held to, for these positions."""
         one = self.phases == "one"
         most = voting.budget_of(self.sharing, agreed.layout.packets) if one else len(groups)
         return agreed.terms(entries=len(groups), most=most, packets=self._per(agreed), bound=one)
@@ -445,7 +448,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
     def _vote_slots(self) -> int:
         return self.encryption.chosen().slots
 
-    def _vote_terms(self, agreed: Exchange) -> Terms:
+    def vote_terms(self, agreed: Exchange) -> Terms:
+        """What votes are held to."""
         payloads = -(-agreed.layout.packets // self._vote_slots()) if self.votes == "encrypted" else 0
         terms = agreed.terms(entries=payloads, most=payloads, packets=1, bound=False)
         if not self.encryption.enabled:
@@ -459,7 +463,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
         tensors = {} if client in state.synced else {_FIRST + n: t for n, t in state.model.items()}
         seen = state.synced.get(client, 0)
         first = state.number - len(state.releases) + 1
-        key = self._of(state).key_id()  # what an earlier key hides, nobody can read any more
+        key = self.exchange_of(state).key_id()  # what an earlier key hides, nobody can read any more
         new = [(first + i, r) for i, r in enumerate(state.releases) if first + i > seen and state.keys[i] == key]
         blobs = {f"release{number}": raw(release) for number, release in new}
         return Packet(tensors, self._scalars(state, round), blobs)

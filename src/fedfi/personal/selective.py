@@ -112,7 +112,7 @@ class Selective(Algorithm[SelectiveState]):
                 f"{state.contributors} clients a round: with fewer than {LEAST} each learns what the others sent"
                 f" (nearest valid: {LEAST})"
             )
-        agreed = self._of(state)
+        agreed = self.exchange_of(state)
         agreed.fixed.encode(torch.zeros(1))
         if self.agrees == "never":
             protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
@@ -133,7 +133,7 @@ class Selective(Algorithm[SelectiveState]):
 
     def negotiation_layout(self, state: SelectiveState, packet: Packet) -> Layout:
         """A bitmap of packets."""
-        return Layout(blobs={"mask": -(-self._of(state).layout.packets // 8)})
+        return Layout(blobs={"mask": -(-self.exchange_of(state).layout.packets // 8)})
 
     def client_negotiate(self, packet: Packet, client: Client) -> Packet:
         """The packets that want protection most; where that depends on the update, after training."""
@@ -148,7 +148,7 @@ class Selective(Algorithm[SelectiveState]):
         self, state: SelectiveState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[SelectiveState, Metrics]:
         """The packets with most votes; of equal ones the first."""
-        packets = self._of(state).layout.packets
+        packets = self.exchange_of(state).layout.packets
         taken = list(replies)
         if not taken:
             return state, {}
@@ -173,9 +173,9 @@ class Selective(Algorithm[SelectiveState]):
 
     def reply_layout(self, state: SelectiveState, packet: Packet) -> Layout:
         """A message of the protected packets, and the others in the clear."""
-        agreed, form = self._of(state), self._form(state.inner)
-        groups, clear = self._groups(state.protected, agreed)
-        gate = Gate(self._terms(agreed, groups), round=int(packet.scalars["round"]), phase=0, verify=agreed.verify())
+        agreed, form = self.exchange_of(state), self._form(state.inner)
+        groups, clear = self.divided(state.protected, agreed)
+        gate = Gate(self.terms_of(agreed, groups), round=int(packet.scalars["round"]), phase=0, verify=agreed.verify())
         return Layout(
             tensors=form.counters,
             blobs={"clear": 4 * len(clear) * agreed.row},
@@ -186,14 +186,16 @@ class Selective(Algorithm[SelectiveState]):
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """The inner method's work; its reply leaves as packets."""
         agreed, form, _, reply = self._worked(packet, client, remembered=False)
-        groups, clear = self._groups(stored(packet.blobs["protected"]), agreed)
+        groups, clear = self.divided(stored(packet.blobs["protected"]), agreed)
         vector = form.vector(reply)
         self._refuse_clipped(agreed, form, vector)
         sealer = Sealer(agreed, client)
         weight = self._weight(client)
         mask = torch.ones(agreed.layout.packets, dtype=torch.bool)
         mask[clear] = False
-        message = sealer.message(self._terms(agreed, groups), mask, groups, vector, weight, per=agreed.per_ciphertext())
+        message = sealer.message(
+            self.terms_of(agreed, groups), mask, groups, vector, weight, per=agreed.per_ciphertext()
+        )
         lines = torch.zeros(len(clear), agreed.row, dtype=torch.int64)
         if len(clear):
             lines[:, :-2] = agreed.fixed.encode(agreed.layout.cut(vector)[clear], weight)
@@ -205,9 +207,9 @@ class Selective(Algorithm[SelectiveState]):
         self, state: SelectiveState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[SelectiveState, Metrics]:
         """Adds up, reply by reply."""
-        agreed, form = self._of(state), self._form(state.inner)
-        groups, clear = self._groups(state.protected, agreed)
-        terms = self._terms(agreed, groups)
+        agreed, form = self.exchange_of(state), self._form(state.inner)
+        groups, clear = self.divided(state.protected, agreed)
+        terms = self.terms_of(agreed, groups)
         gate = Gate(terms, round=round, phase=0, verify=agreed.verify())
         tally, plain, synced = Tally(agreed, groups), PlainSum(), dict(state.synced)
         counters: Tree = {}
@@ -304,7 +306,7 @@ class Selective(Algorithm[SelectiveState]):
     def _mean(self, sealer: Sealer, form: Form, release: Release, extra: Packet) -> Packet:
         agreed = sealer.exchange
         packets = torch.zeros(agreed.layout.packets, agreed.layout.packet_size)
-        _, clear = self._groups(stored(extra.blobs["protected"]), agreed)
+        _, clear = self.divided(stored(extra.blobs["protected"]), agreed)
         if clear:
             sums = torch.frombuffer(bytearray(extra.blobs["clear"]), dtype=torch.int32).view(len(clear), agreed.row)
             packets[clear] = agreed.fixed.mean(sums[:, :-2], sums[:, -2:-1]).float()
@@ -340,16 +342,19 @@ class Selective(Algorithm[SelectiveState]):
         size = self.encryption.size_of_packets(sum(t.numel() for t in shapes.values()))
         return Exchange(self.encryption, PacketLayout.of(shapes, size), contributors, run)
 
-    def _of(self, state: SelectiveState) -> Exchange:
+    def exchange_of(self, state: SelectiveState) -> Exchange:
+        """What the server and its clients agreed on."""
         return self._agreed(self._form(state.inner), state.contributors, state.run)
 
-    def _groups(self, protected: Tensor, agreed: Exchange) -> tuple[list[list[int]], list[int]]:
+    def divided(self, protected: Tensor, agreed: Exchange) -> tuple[list[list[int]], list[int]]:
+        """Protected packets by position, and the packets in the clear."""
         mask = unpack_bits(raw(protected), agreed.layout.packets)
         return groups_of(mask.nonzero().flatten().tolist(), agreed.per_ciphertext()), (
             ~mask
         ).nonzero().flatten().tolist()
 
-    def _terms(self, agreed: Exchange, groups: Sequence[Sequence[int]]) -> Terms:
+    def terms_of(self, agreed: Exchange, groups: Sequence[Sequence[int]]) -> Terms:
+        """What messages of packets are held to, for these positions."""
         return agreed.terms(entries=len(groups), most=len(groups), packets=agreed.per_ciphertext(), bound=False)
 
     def _news(self, state: SelectiveState, client: ClientId, round: int | None) -> Packet:
