@@ -10,7 +10,8 @@ from tests import tiny
 
 import fedfi
 from fedfi.audit import inference
-from fedfi.audit.auditing import Audit, attacked, write
+from fedfi.audit.auditing import attacked, write
+from fedfi.audit.findings import Audit
 from fedfi.audit.inversion import psnr, ssim
 from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import views

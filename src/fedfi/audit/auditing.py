@@ -12,15 +12,16 @@ import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedfi.audit.findings import Audit
 from fedfi.audit.inference import dominant_label, infer_labels, membership
 from fedfi.audit.inversion import invert, psnr, ssim
+from fedfi.audit.page import html, markdown
 from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
@@ -32,23 +33,6 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Workbench, fresh_workbench
-
-
-@dataclass
-class Audit:
-    """What attacks came to.
-
-    Attributes:
-        name: Of the run.
-        method: Of the algorithm.
-        table: Numbers by name.
-        pictures: Pairs (original, reconstruction) `[C, H, W]` in 0..1, with a caption.
-    """
-
-    name: str
-    method: str
-    table: dict[str, float] = field(default_factory=dict)
-    pictures: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)
 
 
 def audit(
@@ -202,8 +186,6 @@ def _pixels(image: Tensor, data: Dataset) -> Tensor:
 
 def write(audits: Sequence[Audit], folder: Path) -> None:
     """Writes `audit.json`, `audit.md` and `audit.html` into a folder."""
-    from fedfi.audit.page import html, markdown
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         content = [{"name": a.name, "method": a.method, **a.table} for a in audits]

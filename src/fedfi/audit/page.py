@@ -6,12 +6,10 @@ import base64
 import html as escaping
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from fedfi.audit.auditing import Audit
+from fedfi.audit.findings import Audit
 
 _COLUMNS = {
     "known/share": "parameters in the clear",

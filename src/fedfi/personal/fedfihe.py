@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 import torch
@@ -58,43 +57,13 @@ from fedfi.federation.workbench import Workbench, fresh_workbench
 from fedfi.numerics.selection import pack_bits, unpack_bits
 from fedfi.personal import voting
 from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.fedfihestate import FedFIHEState
 from fedfi.personal.pieces import Snapshot, recall
 from fedfi.personal.scores import fisher_vector
 from fedfi.personal.sealing import Sealer, padded, weight_of
 from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
 
 _FIRST = "first:"
-
-
-@dataclass(frozen=True)
-class FedFIHEState:
-    """What the server knows.
-
-    Attributes:
-        model: The initialisation.
-        trained: Names of the parameters that may be shared, in the order of their vector.
-        run: Sixteen hexadecimal digits.
-        contributors: Clients a round.
-        releases: The last ones, encoded, uint8.
-        keys: The key of each.
-        number: Releases so far.
-        synced: The newest release that each client has taken in.
-        masks: Bitmaps of this round's voters, between the phases.
-        votes: Encrypted sums of their votes.
-        voters: How many voted.
-    """
-
-    model: Tree
-    trained: list[str]
-    run: str
-    contributors: int
-    releases: list[Tensor] = dataclasses.field(default_factory=list)
-    keys: list[str] = dataclasses.field(default_factory=list)
-    number: int = 0
-    synced: dict[str, int] = dataclasses.field(default_factory=dict)
-    masks: dict[str, Tensor] = dataclasses.field(default_factory=dict)
-    votes: list[Tensor] = dataclasses.field(default_factory=list)
-    voters: int = 0
 
 
 @final
