@@ -73,7 +73,7 @@ def encrypt(parameters: Parameters, encryptor: Any, values: Sequence[int]) -> by
     """A fresh ciphertext of up to `slots` whole numbers, `fresh_bytes` long."""
     plain = _library().Plaintext()
     if parameters.scheme == "bfv":
-        _tools(parameters).encode(list(values), plain)
+        _tools(parameters).encode(values, plain)
     else:
         _tools(parameters).encode([float(v) for v in values], 2.0**parameters.scale_bits, plain)
     for _ in range(20):

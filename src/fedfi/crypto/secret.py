@@ -67,7 +67,7 @@ class SecretKey:
                 f"values of shape {tuple(values.shape)}, {values.dtype}; expected int64 [n], n at most"
                 f" {self.parameters.slots}"
             )
-        return seal.encrypt(self.parameters, self._encryptor, values.tolist())
+        return seal.encrypt(self.parameters, self._encryptor, values.numpy().tolist())
 
     def decrypt(self, content: bytes) -> Tensor:
         """The whole numbers int64 `[slots]` of a ciphertext or of a sum of some.

@@ -70,9 +70,9 @@ class Sealer:
             per: Packets that a payload has room for.
             every: Fill every position, also those of which the client shares nothing, and show an empty mask.
         """
-        packets = self.exchange.layout.cut(values)
+        whole = self._encoded(self.exchange.layout.cut(values), mask, weight)
         indices = [i for i, g in enumerate(groups) if every or bool(mask[list(g)].any())]
-        payloads = [self._sealed(packets, mask, groups[i], weight, per) for i in indices]
+        payloads = [self._sealed(whole, groups[i], per) for i in indices]
         shown = torch.zeros_like(mask) if every else mask
         return self.signed(Message(self.client.id, self.client.round, 0, shown, indices, payloads), terms)
 
@@ -111,14 +111,19 @@ class Sealer:
                 if int(line[-2]):
                     yield packet, fixed.mean(line[:-2], line[-2]).float()
 
-    def _sealed(self, packets: Tensor, mask: Tensor, group: Sequence[int], weight: float, per: int) -> bytes:
-        fixed, bits = self.exchange.fixed, self.exchange.check_bits
-        lines = torch.zeros(per, self.exchange.row, dtype=torch.int64)
-        for line, packet in zip(lines, group, strict=False):  # the last group of all may be smaller
-            if bool(mask[packet]):
-                line[:-2] = fixed.encode(packets[packet], weight)
-                line[-2] = fixed.weight(weight)
-            line[-1] = self._check(bits, self.client.round, packet, self.client.id)
+    def _encoded(self, packets: Tensor, mask: Tensor, weight: float) -> Tensor:
+        """Every packet that the client shares as whole numbers, with its weight; zeros for the others `[P, row]`."""
+        lines = torch.zeros(len(packets), self.exchange.row, dtype=torch.int64)
+        lines[mask, :-2] = self.exchange.fixed.encode(packets[mask], weight)
+        lines[mask, -2] = self.exchange.fixed.weight(weight)
+        return lines
+
+    def _sealed(self, whole: Tensor, group: Sequence[int], per: int) -> bytes:
+        lines = whole.new_zeros(per, self.exchange.row)  # the last group of all may be smaller
+        bits, round = self.exchange.check_bits, self.client.round
+        if group:
+            lines[: len(group)] = whole[list(group)]
+            lines[: len(group), -1] = torch.tensor([self._check(bits, round, p, self.client.id) for p in group])
         return self.seal(lines.reshape(-1))
 
     def _check(self, bits: int, round: int, packet: int, sender: str) -> int:
