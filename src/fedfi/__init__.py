@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from fedfi.federation.task import Task, Training
     from fedfi.federation.training import train_locally
     from fedfi.models import InputSpec, build
+    from fedfi.personal.encrypted import Encrypted
+    from fedfi.personal.fedfihe import FedFIHE
+    from fedfi.personal.private import Private
     from fedfi.submodel.fedfibos import FedFIbOS
 
 __version__ = "0.1.0"
@@ -33,11 +36,13 @@ _HOMES = {
     "Client": "federation.client",
     "ClientData": "data",
     "Dataset": "data",
+    "Encrypted": "personal.encrypted",
     "Engine": "federation.engine",
     "Evaluate": "federation.evaluation",
     "Examples": "data",
     "Failure": "federation.algorithm",
     "FedAvg": "averaging.fedavg",
+    "FedFIHE": "personal.fedfihe",
     "FedFIbOS": "submodel.fedfibos",
     "FedProx": "averaging.fedprox",
     "FederatedData": "data",
@@ -48,6 +53,7 @@ _HOMES = {
     "Memory": "federation.client",
     "Metrics": "federation.algorithm",
     "Packet": "federation.packet",
+    "Private": "personal.private",
     "Reply": "federation.algorithm",
     "RunError": "errors",
     "RunResult": "federation.run",
@@ -66,11 +72,13 @@ __all__ = [
     "Client",
     "ClientData",
     "Dataset",
+    "Encrypted",
     "Engine",
     "Evaluate",
     "Examples",
     "Failure",
     "FedAvg",
+    "FedFIHE",
     "FedFIbOS",
     "FedProx",
     "FederatedData",
@@ -81,6 +89,7 @@ __all__ = [
     "Memory",
     "Metrics",
     "Packet",
+    "Private",
     "Reply",
     "RunError",
     "RunResult",

@@ -93,6 +93,102 @@ _ENTRIES = {
         "Random channels, drawn anew for each client and round",
         "Caldas et al., arXiv:1812.07210",
     ),
+    "fedfihe": Entry(
+        "fedfi.personal.fedfihe:FedFIHE",
+        "personal",
+        "Packets of high Fisher information that enough clients vote for, summed as ciphertexts",
+        "FedFIHE (Yao, Liu, Li et al.)",
+    ),
+    "local": Entry(
+        "fedfi.personal.local:Local",
+        "personal",
+        "Each client trains alone",
+        "baseline",
+    ),
+    "finetune": Entry(
+        "fedfi.personal.finetune:FineTune",
+        "personal",
+        "FedAvg, fine-tuned by each client",
+        "Cheng et al., arXiv:2108.07313",
+    ),
+    "fedper": Entry(
+        "fedfi.personal.fedper:FedPer",
+        "personal",
+        "The body is averaged, heads are personal",
+        "Arivazhagan et al., arXiv:1912.00818",
+    ),
+    "fedrep": Entry(
+        "fedfi.personal.fedrep:FedRep",
+        "personal",
+        "The body is averaged; heads are fitted first",
+        "Collins et al., ICML 2021, arXiv:2102.07078",
+    ),
+    "lg-fedavg": Entry(
+        "fedfi.personal.lgfedavg:LGFedAvg",
+        "personal",
+        "The head is averaged, bodies are personal",
+        "Liang et al., arXiv:2001.01523",
+    ),
+    "fedbabu": Entry(
+        "fedfi.personal.fedbabu:FedBABU",
+        "personal",
+        "The body is trained under a fixed head, then fine-tuned",
+        "Oh et al., ICLR 2022, arXiv:2106.06042",
+    ),
+    "ditto": Entry(
+        "fedfi.personal.ditto:Ditto",
+        "personal",
+        "A personal model each, pulled towards the global one",
+        "Li et al., ICML 2021, arXiv:2012.04221",
+    ),
+    "apfl": Entry(
+        "fedfi.personal.apfl:APFL",
+        "personal",
+        "A learned mixture of the global and a personal model",
+        "Deng et al., arXiv:2003.13461",
+    ),
+    "pfedme": Entry(
+        "fedfi.personal.pfedme:PFedMe",
+        "personal",
+        "Personal models by Moreau envelopes",
+        "Dinh et al., NeurIPS 2020, arXiv:2006.08848",
+    ),
+    "perfedavg": Entry(
+        "fedfi.personal.perfedavg:PerFedAvg",
+        "personal",
+        "A global model that adapts in one local step",
+        "Fallah et al., NeurIPS 2020, arXiv:2002.07948",
+    ),
+    "fedala": Entry(
+        "fedfi.personal.fedala:FedALA",
+        "personal",
+        "Learned weights of what to take over, entry by entry",
+        "Zhang et al., AAAI 2023, arXiv:2212.01197",
+    ),
+    "feddpa": Entry(
+        "fedfi.personal.feddpa:FedDPA",
+        "personal",
+        "Entries of high Fisher information stay personal",
+        "Yang et al., NeurIPS 2023",
+    ),
+    "he-fedavg": Entry(
+        "fedfi.personal.hefedavg:HEFedAvg",
+        "personal",
+        "FedAvg under full homomorphic encryption",
+        "Phong et al., IEEE TIFS 2018",
+    ),
+    "fedml-he": Entry(
+        "fedfi.personal.fedmlhe:FedMLHE",
+        "personal",
+        "FedAvg whose most sensitive packets are encrypted, by one agreed mask",
+        "Jin et al., arXiv:2303.10837",
+    ),
+    "maskcrypt": Entry(
+        "fedfi.personal.maskcrypt:MaskCrypt",
+        "personal",
+        "FedAvg of which each round's most revealing packets are encrypted",
+        "Hu and Li, IEEE TDSC 2024",
+    ),
 }
 
 

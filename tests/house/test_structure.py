@@ -15,7 +15,7 @@ SOURCE = Path(fedfi.__file__).parent
 
 LEVELS = [
     {"cli", "report"},
-    {"flower"},
+    {"flower", "audit"},
     {"experiment"},
     {"federation.run", "registry"},
     {"engines"},

@@ -7,6 +7,22 @@ from dataclasses import dataclass
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.personal.apfl import APFL
+from fedfi.personal.ditto import Ditto
+from fedfi.personal.fedala import FedALA
+from fedfi.personal.fedbabu import FedBABU
+from fedfi.personal.feddpa import FedDPA
+from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.fedmlhe import FedMLHE
+from fedfi.personal.fedper import FedPer
+from fedfi.personal.fedrep import FedRep
+from fedfi.personal.finetune import FineTune
+from fedfi.personal.hefedavg import HEFedAvg
+from fedfi.personal.lgfedavg import LGFedAvg
+from fedfi.personal.local import Local
+from fedfi.personal.maskcrypt import MaskCrypt
+from fedfi.personal.perfedavg import PerFedAvg
+from fedfi.personal.pfedme import PFedMe
 from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
 from fedfi.submodel.fedfibos import FedFIbOS
@@ -20,6 +36,8 @@ from fedfi.submodel.magnitude import Magnitude
 HALF = {"participation": 0.5}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 FULL = {1.0: 1.0}
+UNIFORM = {**HALF, "weights": "uniform"}
+CLEAR = {"enabled": False, "packet_size": 8}
 ALL_ROUND = dict(FedFIbOS.presets["all-round"])
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 
@@ -34,6 +52,7 @@ class Row:
         like: By default FedAvg with uniform weights.
         first_round: Weights `[2]` after one round of `tiny.by_hand`, derived at the row, or None.
         by_hand: The configuration that `first_round` is of.
+        silent: Its replies hold no tensor, so that none can be wrong.
     """
 
     algorithm: Algorithm
@@ -41,6 +60,7 @@ class Row:
     like: Algorithm = FedAvg(participation=0.5, weights="uniform")  # noqa: RUF009 - frozen
     first_round: list[float] | None = None
     by_hand: Algorithm | None = None
+    silent: bool = False
 
 
 ROWS: dict[str, Row] = {
@@ -130,4 +150,47 @@ ROWS: dict[str, Row] = {
         first_round=[-0.25, 0.25],
         by_hand=FjORD(participation=1, capacities=FULL),
     ),
+    # the server's model stays (0, 0): nothing is shared
+    "local": Row(Local(**HALF), first_round=[0.0, 0.0], by_hand=Local(), silent=True),
+    # the global model of these is FedAvg's
+    "finetune": Row(FineTune(**HALF), FineTune(**UNIFORM), first_round=[-0.25, 0.25], by_hand=FineTune()),
+    "ditto": Row(Ditto(**HALF), Ditto(**UNIFORM), first_round=[-0.25, 0.25], by_hand=Ditto()),
+    "apfl": Row(APFL(**HALF), APFL(**UNIFORM), first_round=[-0.25, 0.25], by_hand=APFL()),
+    # the one layer is the head, so nothing but an empty head shares it
+    "fedper": Row(FedPer(**HALF), FedPer(**UNIFORM, head=[]), first_round=[0.0, 0.0], by_hand=FedPer()),
+    "fedrep": Row(FedRep(**HALF), FedRep(**UNIFORM, head=[]), first_round=[-0.25, 0.25], by_hand=FedRep(head=[])),
+    "fedbabu": Row(FedBABU(**HALF), FedBABU(**UNIFORM, head=[]), first_round=[0.0, 0.0], by_hand=FedBABU()),
+    "lg-fedavg": Row(
+        LGFedAvg(**HALF),
+        LGFedAvg(**UNIFORM, head=["0", "1", "3"]),
+        first_round=[-0.25, 0.25],
+        by_hand=LGFedAvg(),
+    ),
+    # lambda = r = 1, one inner step: c0's personal model is (1/4, -1/4), c1's (-1/2, 1/2); w moves half the way
+    "pfedme": Row(PFedMe(**HALF), first_round=[-0.0625, 0.0625], by_hand=PFedMe(penalty=1.0, inner_steps=1, rate=0.5)),
+    # after the inner step c0 stands at a = 1/2, with gradient -1/(1 + e); c1 at a = -1, with 2/(1 + e^4); rate 1
+    "perfedavg": Row(
+        PerFedAvg(**HALF),
+        first_round=[(0.26894142 - 2 * 0.01798621) / 2, -(0.26894142 - 2 * 0.01798621) / 2],
+        by_hand=PerFedAvg(),
+    ),
+    "perfedavg-hessian-free": Row(PerFedAvg(**HALF, order="hessian-free")),
+    "fedala": Row(FedALA(**HALF), FedALA(**UNIFORM, layers=0), first_round=[-0.25, 0.25], by_hand=FedALA()),
+    "feddpa": Row(
+        FedDPA(**HALF),
+        FedDPA(**UNIFORM, threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
+        first_round=[-0.25, 0.25],
+        by_hand=FedDPA(threshold=1.0, own_penalty=0.0, shared_penalty=0.0),
+    ),
+    # nothing is trained at the server; ciphertexts differ from run to run, so the shared rows run in the clear
+    "fedfihe": Row(
+        FedFIHE(**HALF, encryption=CLEAR), first_round=[0.0, 0.0], by_hand=FedFIHE(encryption=CLEAR), silent=True
+    ),
+    "fedfihe-two-phases": Row(FedFIHE(**HALF, phases="two", encryption=CLEAR), silent=True),
+    "fedfihe-encrypted-votes": Row(
+        FedFIHE(**HALF, phases="two", votes="encrypted", spare=0, encryption=CLEAR), silent=True
+    ),
+    "he-fedavg": Row(HEFedAvg(**HALF, encryption=CLEAR), silent=True),
+    "fedml-he": Row(FedMLHE(**HALF, encryption=CLEAR), silent=True),
+    "maskcrypt": Row(MaskCrypt(**HALF, encryption=CLEAR), silent=True),
 }

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_model
-from fedfi.federation.folding import WeightedMean
+from fedfi.federation.folding import WeightedMean, stepped
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.task import Task
 from fedfi.federation.training import Trained
@@ -79,12 +79,7 @@ class Averaging(Algorithm[AveragingState]):
             weight = examples if self.weights == "examples" else 1.0
             mean.add(reply.packet.tensors, weight)
             loss.add_scalar("loss", reply.packet.scalars["loss"], examples)
-        step = mean.mean()
-        trained = set(state.trained)
-        model = {
-            n: x - step[n] * self.server_learning_rate if n in trained else step.get(n, x)
-            for n, x in state.model.items()
-        }
+        model = stepped(state.model, mean.mean(), set(state.trained), self.server_learning_rate)
         return AveragingState(model, state.trained, state.buffers), {"train/loss": loss.scalar("loss")}
 
     def global_model(self, state: AveragingState) -> Tree:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedfi.cli.flower import flower
+from fedfi.cli.keys import keys
 
 app = typer.Typer(
     help="Federated learning on uneven clients: what each trains, shares, hides and takes back.",
@@ -15,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(keys, name="keys")
 
 _File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="An experiment.", show_default=False)]
 _Set = Annotated[
@@ -148,3 +151,24 @@ def report(
     write_report(directories, out)
     if not quiet:
         typer.echo(f"report: {out}")
+
+
+@app.command()
+def audit(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
+    set_: _Set = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where table and page go.  [default: RUN/audit]")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that are observed.")] = 1,
+    clients: Annotated[int, typer.Option(min=1, help="Clients whose examples are reconstructed.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of each reconstruction.")] = 300,
+    quiet: _Quiet = False,
+) -> None:
+    """Attack what the server of a run sees: inputs, labels, membership.
+
+    The run's next round is observed on a copy; with --set, the first of a fresh run.
+    """
+    from fedfi.cli.auditing import audit as audit_
+
+    audit_(directories, set_ or [], out, rounds, clients, iterations, quiet)

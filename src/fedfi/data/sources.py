@@ -202,6 +202,9 @@ def _heart_disease(name: str, options: Options) -> Pair:
     if len(found) != 1:
         raise InputError(f"data {name!r}: expected one csv file in {folder}, found {len(found)}")
     frame = pd.read_csv(found[0]).drop(columns="id", errors="ignore")
+    for measured in ("chol", "trestbps"):  # nobody alive has 0: hospitals wrote that where nothing was measured
+        if measured in frame.columns:
+            frame[measured] = frame[measured].where(frame[measured] > 0)
     if options.label is None:
         frame["label"] = (tables.column(frame, "num", name) > 0).astype(int)
         frame = frame.drop(columns="num")

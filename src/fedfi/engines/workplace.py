@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, HasLevels, Reply
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, HasLevels, Negotiates, Reply
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import sums, take_statistics
@@ -81,6 +81,8 @@ class Workplace:
     def _work(self, job: Job, client: Client) -> Packet:
         if job.work == "client_update":
             return self.algorithm.client_update(job.packet, client).cpu()
+        if job.work == "client_negotiate" and isinstance(self.algorithm, Negotiates):
+            return self.algorithm.client_negotiate(job.packet, client).cpu()
         if not isinstance(self.algorithm, EvaluatesClients):
             raise InputError(f"{type(self.algorithm).__name__} does not evaluate on clients")
         return Packet(scalars=self.algorithm.client_evaluate(job.packet, client))

@@ -81,6 +81,9 @@ class Algorithm(ABC, Generic[State]):
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
 
+    central: ClassVar[bool] = True
+    """Whether the server holds the trained model; where it does not, judging its model would only mislead."""
+
     @abstractmethod
     def init(self, task: Task, rng: torch.Generator) -> State:
         """The server's state before the first round."""
@@ -152,4 +155,31 @@ class UpdatesCohorts(Protocol):
 
     def cohort_update(self, jobs: Sequence[tuple[Packet, Client]]) -> Iterable[Packet]:
         """The replies, in the order of `jobs`."""
+        ...
+
+
+@runtime_checkable
+class Negotiates(Protocol):
+    """A method whose rounds begin with an exchange before the exchange of updates, such as a vote.
+
+    The loop runs it like the other one: the same checks, failures, traffic and keyed randomness (`rng` of its own
+    purposes), within the same round and checkpoint. A method that has nothing to negotiate this round asks nobody.
+    """
+
+    def configure_negotiation(
+        self, state: Any, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Who is asked, and what each of them gets."""
+        ...
+
+    def negotiation_layout(self, state: Any, packet: Packet) -> Layout:
+        """What the answer to `packet` must contain."""
+        ...
+
+    def client_negotiate(self, packet: Packet, client: Client) -> Packet:
+        """The answer of a client; what it remembers is there in the exchange of updates."""
+        ...
+
+    def negotiated(self, state: Any, round: int, replies: Iterator[Reply], rng: torch.Generator) -> tuple[Any, Metrics]:
+        """Folds the answers into the state that `configure` gets."""
         ...

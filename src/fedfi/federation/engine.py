@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from fedfi.federation.algorithm import ClientId, Failure, Reply
 from fedfi.federation.packet import Packet
 
-Work = Literal["client_update", "client_evaluate"]
+Work = Literal["client_update", "client_evaluate", "client_negotiate"]
 Split = Literal["test", "validation"]
 Judged = Literal["model", "level"]
 """A whole model by name, or a packet that the method itself puts on a workbench."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -42,3 +42,11 @@ class WeightedMean:
     def mean(self) -> Tree:
         """The mean of what was added."""
         return {n: s / self.weight if s.is_floating_point() else s for n, s in self._sums.items()}
+
+
+def stepped(model: Mapping[str, Tensor], mean: Mapping[str, Tensor], trained: Collection[str], rate: float) -> Tree:
+    """The model after a mean update: X <- x - rate * (mean of start - end) for `trained` entries.
+
+    Entries of the mean that are not trained, such as buffers, are taken as they are; those it lacks stay.
+    """
+    return {n: x - mean[n] * rate if n in trained else mean.get(n, x) for n, x in model.items()}

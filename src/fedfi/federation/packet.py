@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -183,12 +183,16 @@ class Layout:
         scalars: Type of each scalar; a whole number passes for a float.
         blobs: Length of each blob in bytes.
         least: Smallest value that a tensor or scalar of this name may hold.
+        most_bytes: Blobs whose length is only bounded: at most so many bytes.
+        also: A further check of packet and sender, which raises a `PacketError`.
     """
 
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]] = field(default_factory=dict)
     scalars: Mapping[str, type[Scalar]] = field(default_factory=dict)
     blobs: Mapping[str, int] = field(default_factory=dict)
     least: Mapping[str, float] = field(default_factory=dict)
+    most_bytes: Mapping[str, int] = field(default_factory=dict)
+    also: Callable[[Packet, str], None] | None = None
 
     @staticmethod
     def like(tensors: Mapping[str, Tensor], **scalars: type[Scalar]) -> Layout:
@@ -208,7 +212,7 @@ class Layout:
         for kind, given, expected in (
             ("tensors", set(packet.tensors), set(self.tensors)),
             ("scalars", set(packet.scalars), set(self.scalars)),
-            ("blobs", set(packet.blobs), set(self.blobs)),
+            ("blobs", set(packet.blobs), {*self.blobs, *self.most_bytes}),
         ):
             if given != expected:
                 lacking, extra = sorted(expected - given), sorted(given - expected)
@@ -236,10 +240,17 @@ class Layout:
         for name, value in packet.scalars.items():
             self._check_scalar(name, value, sender)
         for name, blob in packet.blobs.items():
-            if len(blob) != self.blobs[name]:
+            if len(blob) > self.most_bytes.get(name, len(blob)):
+                raise PacketError(
+                    f"client {sender!r}: blob {name!r} has {len(blob)} bytes, expected at most {self.most_bytes[name]}"
+                )
+            if len(blob) != self.blobs.get(name, len(blob)):
                 raise PacketError(
                     f"client {sender!r}: blob {name!r} has {len(blob)} bytes, expected {self.blobs[name]}"
                 )
+
+        if self.also:
+            self.also(packet, sender)
 
     def _check_scalar(self, name: str, value: Scalar, sender: str) -> None:
         expected = self.scalars[name]

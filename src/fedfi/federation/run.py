@@ -23,11 +23,12 @@ from fedfi.federation.algorithm import (
     Failure,
     HasLevels,
     Metrics,
+    Negotiates,
     Reply,
 )
-from fedfi.federation.engine import Engine, Split
+from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
-from fedfi.federation.packet import Packet, PacketError, Tree
+from fedfi.federation.packet import Layout, Packet, PacketError, Tree
 from fedfi.federation.record import RunDirectory, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
@@ -229,7 +230,8 @@ class _Loop:
             started = time.perf_counter()
             state, metrics = self._round(state, round)
             if (round + 1) % self.evaluate.every == 0 or round + 1 == rounds:
-                metrics |= self._judge(state, round)
+                judged = self._judge(state, round)
+                metrics |= {k: v for k, v in judged.items() if self.algorithm.central or k.startswith("local/")}
             line = {"round": round + 1, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
             if self.directory:
@@ -245,12 +247,27 @@ class _Loop:
         return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
 
     def _round(self, state: Any, round: int) -> tuple[Any, dict[str, Any]]:
-        sent: dict[ClientId, Packet] = {}
         traffic = {"bytes/down": 0, "bytes/up": 0, "clients/asked": 0, "clients/replied": 0}
+        metrics: dict[str, Any] = {}
+        if isinstance(self.algorithm, Negotiates):
+            state, metrics = self._exchange("client_negotiate", state, round, traffic)
+            traffic["clients/asked"] = traffic["clients/replied"] = 0
+        state, more = self._exchange("client_update", state, round, traffic)
+        return state, metrics | more | traffic
+
+    def _exchange(self, work: Work, state: Any, round: int, traffic: dict[str, int]) -> tuple[Any, dict[str, float]]:
+        """One way there and back: configure, let clients work, check, fold."""
+        method, sent = self.algorithm, dict[ClientId, Packet]()
+        configure, layout, fold = method.configure, method.reply_layout, method.aggregate
+        prefix = ""
+        if work == "client_negotiate":
+            assert isinstance(method, Negotiates)
+            configure, layout, fold = method.configure_negotiation, method.negotiation_layout, method.negotiated
+            prefix = "negotiate "
 
         def jobs() -> Iterator[tuple[ClientId, Packet]]:
-            rng = keyed_generator(self.seed, "server", round, "configure")
-            for client, packet in self.algorithm.configure(state, round, self.engine.clients(), rng):
+            rng = keyed_generator(self.seed, "server", round, f"{prefix}configure")
+            for client, packet in configure(state, round, self.engine.clients(), rng):
                 sent[client] = packet
                 traffic["bytes/down"] += packet.nbytes
                 traffic["clients/asked"] += 1
@@ -258,27 +275,28 @@ class _Loop:
                 yield client, packet
 
         def valid() -> Iterator[Reply]:
-            for reply in self.engine.map("client_update", jobs(), round):
-                checked = self._checked(reply, sent.pop(reply.client), state, round)
+            for reply in self.engine.map(work, jobs(), round):
+                packet = sent.pop(reply.client)
+                checked = self._checked(reply, packet, layout(state, packet), round)
                 if checked is None:
                     continue
                 traffic["bytes/up"] += checked.packet.nbytes
                 traffic["clients/replied"] += 1
                 yield checked
-            if traffic["clients/replied"] < self.min_replies:
+            if traffic["clients/replied"] < (self.min_replies if not prefix or traffic["clients/asked"] else 0):
                 raise RunError(
                     f"round {round + 1}: {traffic['clients/replied']} of {traffic['clients/asked']} clients"
                     f" delivered, {self.min_replies} are needed{self._last_failure()}"
                 )
 
-        rng = keyed_generator(self.seed, "server", round, "aggregate")
-        state, metrics = self.algorithm.aggregate(state, round, valid(), rng)
-        return state, self._numbers(metrics, round) | traffic
+        rng = keyed_generator(self.seed, "server", round, f"{prefix}aggregate")
+        state, metrics = fold(state, round, valid(), rng)
+        return state, self._numbers(metrics, round)
 
-    def _checked(self, reply: Reply | Failure, sent: Packet, state: Any, round: int) -> Reply | None:
+    def _checked(self, reply: Reply | Failure, sent: Packet, layout: Layout, round: int) -> Reply | None:
         if isinstance(reply, Reply):
             try:
-                self.algorithm.reply_layout(state, sent).check(reply.packet, reply.client)
+                layout.check(reply.packet, reply.client)
             except PacketError as error:
                 reply = Failure(reply.client, "reply", str(error))
         if isinstance(reply, Failure):

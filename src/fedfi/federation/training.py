@@ -65,6 +65,8 @@ def train_locally(
     gradient: Gradient | None = None,
     adjust: Callable[[], None] | None = None,
     settle: Callable[[], None] | None = None,
+    training: Training | None = None,
+    purpose: str = "",
 ) -> Trained:
     """Trains the client's workbench from where it stands, by the task's recipe.
 
@@ -73,6 +75,8 @@ def train_locally(
         gradient: Computes loss and gradient of a batch; by default the mean loss is differentiated.
         adjust: Called between gradient and step; may read and change `workbench.vector.grad`.
         settle: Called after each step; may change `workbench.vector`.
+        training: A recipe instead of the task's.
+        purpose: Names a further training of the same client in the same round, whose draws are its own.
 
     Raises:
         InputError: If the client has no training examples.
@@ -80,29 +84,36 @@ def train_locally(
     """
     if len(client.data.train) == 0:
         raise InputError(f"client {client.id!r} has no training examples")
-    plain = gradient is None and adjust is None and settle is None
+    plain = gradient is None and adjust is None and settle is None and training is None and not purpose
     place = place_of(client) if plain else None
     found = recall(place, client) if place else None
     if found:
         return found
-    with keyed_global_rng(client.seed, "train", client.round, client.id):  # so that a recalled training moves no draw
-        trained = _train(client, gradient or mean_loss_gradient(client), adjust, settle)
+    key: tuple[int | str, ...] = ("train", client.round, client.id, *([purpose] if purpose else []))
+    with keyed_global_rng(client.seed, *key):  # so that a recalled training moves no draw
+        gradient = gradient or mean_loss_gradient(client)
+        trained = _train(client, training or client.task.training, gradient, adjust, settle, purpose)
     if place:
         keep(place, client, trained)
     return trained
 
 
 def _train(
-    client: Client, gradient: Gradient, adjust: Callable[[], None] | None, settle: Callable[[], None] | None
+    client: Client,
+    training: Training,
+    gradient: Gradient,
+    adjust: Callable[[], None] | None,
+    settle: Callable[[], None] | None,
+    purpose: str,
 ) -> Trained:
-    bench, examples, training = client.workbench, client.data.train, client.task.training
+    bench, examples = client.workbench, client.data.train
     optimizer = make_optimizer(bench.vector, training)
     total = step_count(len(examples), training)
-    augment = client.rng("augment")
+    augment = client.rng("augment" + purpose)
     bench.module.train()
     grad, loss_sum = bench.vector.grad, 0.0
     assert grad is not None  # made with the workbench
-    positions = batch_positions(len(examples), training, client.rng("batches"))
+    positions = batch_positions(len(examples), training, client.rng("batches" + purpose))
     for step in range(total):
         optimizer.param_groups[0]["lr"] = _rate(training, client.round, step, total)
         inputs, targets = examples.batch(next(positions), augment=augment)

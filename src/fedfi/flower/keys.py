@@ -43,13 +43,7 @@ def make_keys(out: Path, hosts: Sequence[str] = LOOPBACK, nodes: int = 1, days: 
         raise InputError("hosts: names none; nodes reach the SuperLink by a name or an address")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is not empty; keys are never overwritten")
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-    except ImportError as error:
-        raise InputError("keys need cryptography: pip install 'fedfi[flower]'") from error
+    from fedfi.crypto.door import ExtendedKeyUsageOID, NameOID, ec, hashes, serialization, x509
 
     now = datetime.datetime.now(datetime.UTC)
 

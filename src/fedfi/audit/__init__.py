@@ -1,0 +1,1 @@
+"""Attacks on what a server sees, to measure instead of asserting."""

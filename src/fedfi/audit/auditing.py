@@ -1,0 +1,196 @@
+"""The audit of a run: one more round under observation, then every attack on what was seen.
+
+The round is the run's own next one, on a copy of its directory; with changed settings it is the first round of a fresh
+run, where attacks are strongest (`--set train.steps=1 --set train.batch_size=1` is the textbook case). Attacks read
+the recorded bytes, the method's public settings and the initialisation; the truth that they are scored by is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.audit.findings import Audit
+from fedfi.audit.inference import dominant_label, infer_labels, membership
+from fedfi.audit.inversion import invert, psnr, ssim
+from fedfi.audit.page import html, markdown
+from fedfi.audit.recorder import Recorder
+from fedfi.audit.views import View, views
+from fedfi.data.dataset import Dataset
+from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
+from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.rng import keyed_generator
+from fedfi.federation.run import run
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import Workbench, fresh_workbench
+
+
+def audit(
+    directory: Path, *, overrides: Sequence[str] = (), rounds: int = 1, clients: int = 3, iterations: int = 300
+) -> Audit:
+    """Audits a run.
+
+    Args:
+        directory: A run directory.
+        overrides: Changed settings; with any, a fresh run is observed.
+        rounds: Rounds that are observed.
+        clients: On how many inversion and membership are tried.
+        iterations: Steps of each inversion.
+
+    Raises:
+        InputError: If it is no run directory.
+    """
+    path = directory / "run.toml"
+    if not path.exists():
+        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
+    experiment = load_experiment(path, list(overrides)) if overrides else from_dict(read_toml(path), source=str(path))
+    task = experiment.task()
+    seen, state = _observed(directory, experiment, task, rounds, fresh=bool(overrides))
+    return attacked(
+        directory.name, experiment.algorithm(), task, seen, state, experiment.settings.seed, clients, iterations
+    )
+
+
+def attacked(
+    name: str, algorithm: Any, task: Task, seen: Recorder, state: Any, seed: int, clients: int, iterations: int
+) -> Audit:
+    """Every attack on what a recorder has seen."""
+    bench = fresh_workbench(task, keyed_generator(seed, "server", "init"))
+    first = {n: t.clone() for n, t in bench.tree().items()}
+    found = Audit(name, type(algorithm).__name__)
+    shown = views(algorithm, state, bench.layout, first, seen.observations)
+    found.table["bytes/received"] = float(sum(len(o.received) for o in seen.observations))
+    found.table["known/share"] = sum(float(v.known.double().mean()) for v in shown) / max(1, len(shown))
+    _labels(found, shown, task, seed)
+    _inversions(found, shown[:clients], task, bench, seed, iterations)
+    scores = [m for v in shown[:clients] if (m := _membership(v, task, bench)) is not None]
+    if scores:
+        found.table["membership/auc"] = sum(scores) / len(scores)
+    return found
+
+
+def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, *, fresh: bool) -> tuple[Recorder, Any]:
+    settings, method = experiment.settings, experiment.algorithm()
+    seen = Recorder(LocalEngine(method, task, seed=settings.seed))
+    quiet = Evaluate(levels=False, local=False)
+    try:
+        if fresh:
+            return seen, run(method, task, rounds=rounds, seed=settings.seed, evaluate=quiet, engine=seen).state
+        with tempfile.TemporaryDirectory(prefix="fedfi-audit-") as folder:
+            copy = Path(folder) / "run"
+            shutil.copytree(directory, copy, ignore=shutil.ignore_patterns(".lock", "audit", "report.html"))
+            done = len((copy / "metrics.jsonl").read_text().splitlines()) if (copy / "metrics.jsonl").exists() else 0
+            result = run(
+                method,
+                task,
+                rounds=done + rounds,
+                seed=settings.seed,
+                out=copy,
+                resume=True,
+                evaluate=quiet,
+                engine=seen,
+                config=experiment.resolved(),
+            )
+            return seen, result.state
+    finally:
+        seen.close()
+
+
+def _labels(found: Audit, shown: Sequence[View], task: Task, seed: int) -> None:
+    labels = [dominant_label(task.data.clients[v.client].train) for v in shown]
+    groups = [v.client for v in shown]
+    kinds: dict[str, list[Tensor | None]] = {
+        "masks": [v.packets for v in shown],
+        "fisher": [v.fisher for v in shown],
+        "changes": [v.change if bool(v.known.any()) else None for v in shown],
+    }
+    for kind, features in kinds.items():
+        given = [f for f in features if f is not None]
+        if given and len(given) == len(shown) and len({f.numel() for f in given}) == 1:
+            attack = infer_labels(given, labels, groups, seed)
+            if attack:
+                found.table[f"labels/{kind}"] = attack.accuracy
+                found.table["labels/chance"] = attack.chance
+
+
+def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbench, seed: int, iterations: int) -> None:
+    spec, scores = task.data.spec, []
+    if spec.kind == "text":
+        return
+    for view in shown:
+        examples = task.data.clients[view.client].train
+        count = min(len(examples), task.training.batch_size, 4)
+        inputs, targets = examples.batch(torch.arange(len(examples)))
+        _, change, known = _named(view, bench)
+        result = invert(
+            bench.module,
+            {n: view.start[n] for n in bench.layout.names},
+            change,
+            known,
+            task.loss,
+            tuple(inputs.shape[1:]),
+            targets[:count],  # given to the attack, which is its best case
+            iterations=iterations,
+            rng=keyed_generator(seed, "audit", view.client, view.round),
+        )
+        found.table["inversion/distance"] = max(found.table.get("inversion/distance", 0.0), result.distance)
+        for guess in result.inputs:
+            scores.append(_scored(found, view, guess, inputs, examples.dataset))
+    if scores:
+        for i, key in enumerate(("inversion/psnr", "inversion/ssim")):
+            values = [s[i] for s in scores if not math.isnan(s[i])]
+            if values:
+                found.table[key] = sum(values) / len(values)
+
+
+def _scored(found: Audit, view: View, guess: Tensor, inputs: Tensor, data: Dataset) -> tuple[float, float]:
+    """Against the most similar of the client's examples: the attack could not know the order."""
+    nearest = int((inputs - guess).flatten(1).square().mean(1).argmin())
+    if data.spec.kind != "image":
+        span = float(inputs.max() - inputs.min()) or 1.0
+        return psnr(guess, inputs[nearest], span), math.nan
+    original, rebuilt = _pixels(inputs[nearest], data), _pixels(guess, data)
+    if len(found.pictures) < 12:
+        found.pictures.append((f"client {view.client}, round {view.round + 1}", original, rebuilt))
+    return psnr(rebuilt, original), ssim(rebuilt, original)
+
+
+def _membership(view: View, task: Task, bench: Workbench) -> float | None:
+    start, change, known = _named(view, bench)
+    model = {n: torch.where(known[n], start[n] - change[n], start[n]) for n in bench.layout.names}
+    data = task.data.clients[view.client]
+    return membership(bench.module, model, data.train, data.test, task.loss)
+
+
+def _named(view: View, bench: Workbench) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    layout = bench.layout
+    return {n: view.start[n] for n in layout.names}, layout.split(view.change), layout.split(view.known)
+
+
+def _pixels(image: Tensor, data: Dataset) -> Tensor:
+    """A model input as an image in 0..1."""
+    if data.mean is not None and data.std is not None:
+        image = image * data.std.view(-1, 1, 1) + data.mean.view(-1, 1, 1)
+    return image.clamp(0, 1)
+
+
+def write(audits: Sequence[Audit], folder: Path) -> None:
+    """Writes `audit.json`, `audit.md` and `audit.html` into a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        content = [{"name": a.name, "method": a.method, **a.table} for a in audits]
+        (folder / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
+        (folder / "audit.md").write_text(markdown(audits))
+        (folder / "audit.html").write_text(html(audits))
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error

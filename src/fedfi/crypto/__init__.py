@@ -1,0 +1,1 @@
+"""Packets of parameters as ciphertexts: keys, fixed point, signed messages, sums that need no key."""

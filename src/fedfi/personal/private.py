@@ -1,0 +1,198 @@
+"""Any linear method with differential privacy: updates are clipped and perturbed, and epsilon is kept count of.
+
+Geyer et al., Differentially Private Federated Learning: A Client Level Perspective, 2017; McMahan et al., Learning
+Differentially Private Recurrent Language Models, ICLR 2018.
+
+| usual | here |
+|---|---|
+| clip each client's update to norm C | `clip` |
+| central: noise z C on the sum, by a server that is trusted | `where = "server"` |
+| local: noise z C on each update before it leaves | `where = "client"` |
+| z, or the z that reaches epsilon in so many rounds | `noise`, or `epsilon` and `rounds` |
+| (epsilon, delta) by round | `privacy/epsilon`, see `privacy.accounting` |
+
+What is protected is a whole client: all its examples together (replace-one). Means are uniform, since a weight by
+examples would tell, and change, more than clipping allows for. Nothing but updates leaves: losses and numbers of
+examples are sent as 0 and 1, and methods whose replies hold statistics of norm layers are refused. Masks and Fisher
+scores of other methods are releases of data too, which this epsilon would not cover; they are not linear anyway.
+
+Deviations: with `source = "keyed"` noise is a function of the run's seed, as everything here, so whoever knows the
+seed can take it off again: for experiments. `source = "system"` draws it from the system; such a run cannot be
+repeated to the bit. Samples are ordinary floating-point Gaussians, not the discrete ones that exact guarantees need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self, final
+
+import torch
+from pydantic import Field, SkipValidation, field_validator, model_validator
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
+from fedfi.federation.client import Client
+from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.sampling import round_size
+from fedfi.federation.task import Task
+from fedfi.personal.replica import refuse_unless_linear
+from fedfi.privacy import accounting, noise
+
+
+@dataclass(frozen=True)
+class PrivateState:
+    """The inner method's state, and how much has been released.
+
+    Attributes:
+        inner: The inner method's.
+        multiplier: z.
+        clients: All of them.
+        cohort: A round's.
+        rounds: Released so far.
+    """
+
+    inner: Any
+    multiplier: float
+    clients: int
+    cohort: int
+    rounds: int = 0
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Private(Algorithm[PrivateState]):
+    """A linear method whose updates are clipped and perturbed."""
+
+    algorithm: Annotated[SkipValidation[Any], Field(description="the method, with weights = 'uniform'")]
+    where: Annotated[Literal["server", "client"], Field(description="who adds noise: central or local privacy")] = (
+        "server"
+    )
+    clip: Annotated[float, Field(gt=0, description="C, largest norm of an update")] = 1.0
+    noise: Annotated[float | None, Field(gt=0, description="z: the noise has standard deviation z C")] = None
+    epsilon: Annotated[float | None, Field(gt=0, description="budget instead of noise")] = None
+    rounds: Annotated[int | None, Field(ge=1, description="rounds that the budget must last")] = None
+    delta: Annotated[float, Field(gt=0, lt=1, description="delta")] = 1e-5
+    source: Annotated[Literal["keyed", "system"], Field(description="where noise comes from")] = "keyed"
+
+    linear: ClassVar[bool] = True
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _linear(cls, value: Any) -> Any:
+        refuse_unless_linear(value, "made private")
+        if getattr(value, "weights", "uniform") != "uniform":
+            raise ValueError(
+                f"{type(value).__name__} weighs clients by {value.weights}: a client's share of the mean would depend"
+                " on its data (nearest valid: weights = 'uniform')"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Self:
+        if (self.noise is None) == (self.epsilon is None) or (self.epsilon is None) != (self.rounds is None):
+            raise ValueError("give noise, or epsilon and the rounds that it must last")
+        return self
+
+    def init(self, task: Task, rng: torch.Generator) -> PrivateState:
+        """The inner method's state; the noise for the budget."""
+        inner = self._inner.init(task, rng)
+        clients = len(task.data.clients)
+        cohort = round_size(clients, self.participation, self.clients_per_round)
+        state = PrivateState(inner, self.noise or 1.0, clients, cohort)
+        buffers = getattr(inner, "buffers", [])
+        if buffers:
+            raise InputError(
+                f"{buffers[0]!r} is a statistic of the data, which clipping does not cover; use group norm"
+            )
+        if self.noise is None and self.epsilon is not None and self.rounds is not None:
+            found = accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(state))
+            state = dataclasses.replace(state, multiplier=found)
+        self._spent(state)
+        return state
+
+    def configure(
+        self, state: PrivateState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """What the inner method sends, and how much noise belongs on the answer."""
+        for client, packet in self._inner.configure(state.inner, round, clients, rng):
+            yield client, Packet(packet.tensors, {**packet.scalars, "private:noise": state.multiplier}, packet.blobs)
+
+    def reply_layout(self, state: PrivateState, packet: Packet) -> Layout:
+        """The inner method's."""
+        return self._inner.reply_layout(state.inner, _without(packet))
+
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """The inner method's work; the update is clipped, and perturbed where privacy is local."""
+        reply = self._inner.client_update(_without(packet), client)
+        update = noise.clipped({n: t.cpu() for n, t in reply.tensors.items()}, self.clip)
+        if self.where == "client":
+            deviation = float(packet.scalars["private:noise"]) * self.clip
+            update = noise.perturbed(update, deviation, self._source(client.rng("private")))
+        silent = {n: type(v)(1 if isinstance(v, int) else 0) for n, v in reply.scalars.items()}
+        return Packet(update, silent, reply.blobs)
+
+    def aggregate(
+        self, state: PrivateState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[PrivateState, Metrics]:
+        """The inner method's; central noise goes onto the first reply, and so onto the sum."""
+        source = self._source(rng)
+
+        def noisy() -> Iterator[Reply]:
+            for number, reply in enumerate(replies):
+                update = noise.clipped(dict(reply.packet.tensors), self.clip) if self.where == "server" else None
+                if update is not None and number == 0:
+                    update = noise.perturbed(update, state.multiplier * self.clip, source)
+                packet = reply.packet if update is None else dataclasses.replace(reply.packet, tensors=update)
+                yield dataclasses.replace(reply, packet=packet, sent=_without(reply.sent))
+
+        inner, metrics = self._inner.aggregate(state.inner, round, noisy(), rng)
+        state = dataclasses.replace(state, inner=inner, rounds=state.rounds + 1)
+        metrics = {k: v for k, v in metrics.items() if k != "train/loss"}
+        spent = {"privacy/epsilon": self._spent(state), "privacy/delta": self.delta, "privacy/noise": state.multiplier}
+        return state, metrics | spent
+
+    def global_model(self, state: PrivateState) -> Tree:
+        """The inner method's."""
+        return self._inner.global_model(state.inner)
+
+    def configure_evaluation(
+        self, state: PrivateState, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """The inner method's."""
+        inner = self._inner
+        return inner.configure_evaluation(state.inner, clients, rng) if isinstance(inner, EvaluatesClients) else []
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """The inner method's."""
+        inner = self._inner
+        if not isinstance(inner, EvaluatesClients):
+            raise InputError(f"{type(inner).__name__} does not evaluate on clients")
+        return inner.client_evaluate(packet, client)
+
+    @property
+    def _inner(self) -> Algorithm[Any]:
+        found: Algorithm[Any] = dataclasses.replace(
+            self.algorithm, participation=self.participation, clients_per_round=self.clients_per_round
+        )
+        return found
+
+    def _sampling(self, state: PrivateState) -> accounting.Sampling:
+        """Local noise is on each single update: being drawn seldom does not hide who sees it."""
+        cohort = state.cohort if self.where == "server" else state.clients
+        return accounting.Sampling(state.clients, cohort)
+
+    def _spent(self, state: PrivateState) -> float:
+        return accounting.epsilon(state.multiplier, state.rounds, self.delta, self._sampling(state))
+
+    def _source(self, rng: torch.Generator) -> torch.Generator:
+        if self.source == "keyed":
+            return rng
+        return torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+
+
+def _without(packet: Packet) -> Packet:
+    return Packet(packet.tensors, {k: v for k, v in packet.scalars.items() if k != "private:noise"}, packet.blobs)

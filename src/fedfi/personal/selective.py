@@ -1,0 +1,371 @@
+"""Averaging of which a part, or all, travels as ciphertexts: what the encrypted baselines have in common.
+
+Every client sends every packet. The protected ones are encrypted, densely, the others travel in the clear as the same
+whole numbers, so that plain, partly and fully encrypted runs have the same means. The server adds up both kinds and
+sends the sums with the next round; clients divide, and move their replica of the inner method's state (`replica`).
+
+Clients that were away get the releases that they missed, in order, up to `history`; one that missed more cannot
+follow, and fails saying so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.crypto.layout import PacketLayout
+from fedfi.crypto.message import Gate, Terms
+from fedfi.crypto.summing import PlainSum
+from fedfi.errors import InputError, RunError
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
+from fedfi.federation.client import Client
+from fedfi.federation.packet import Layout, Packet, Scalar, Tree, decode
+from fedfi.federation.sampling import round_size
+from fedfi.federation.task import Task
+from fedfi.numerics.selection import pack_bits, top_k_mask, unpack_bits
+from fedfi.personal import replica
+from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.replica import Form
+from fedfi.personal.sealing import Sealer, weight_of
+from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
+from fedfi.personal.voting import LEAST, budget_of
+
+_REPLY, _NUMBER = "he:reply", "he:number"
+
+
+@dataclass(frozen=True)
+class SelectiveState:
+    """What the server knows.
+
+    Attributes:
+        inner: The inner method's state before the first round.
+        seed: From which it was made.
+        run: Sixteen hexadecimal digits.
+        contributors: Clients a round.
+        protected: Bitmap of the packets that are encrypted; empty before the first agreement.
+        releases: The last ones, encoded, uint8.
+        keys: The key of each.
+        number: Releases so far.
+        synced: The newest release that each client has taken in.
+        cohort: Who took part in this round's agreement.
+    """
+
+    inner: Any
+    seed: int
+    run: str
+    contributors: int
+    protected: Tensor
+    releases: list[Tensor] = dataclasses.field(default_factory=list)
+    keys: list[str] = dataclasses.field(default_factory=list)
+    number: int = 0
+    synced: dict[str, int] = dataclasses.field(default_factory=dict)
+    cohort: list[str] = dataclasses.field(default_factory=list)
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Selective(Algorithm[SelectiveState]):
+    """Weighted means of which clients decrypt a part."""
+
+    encryption: Annotated[Encryption, Field(description="scheme, keys, packets")] = Field(default_factory=Encryption)
+    most_examples: Annotated[int, Field(ge=1, description="examples from which on a client's weight grows no more")] = (
+        1024
+    )
+    history: Annotated[int, Field(ge=1, description="releases kept for clients that were away")] = 10
+
+    central: ClassVar[bool] = False
+    agrees: ClassVar[Literal["never", "once", "each round"]] = "never"
+    """When clients agree on what is protected."""
+
+    @abstractmethod
+    def inner(self) -> Algorithm[Any]:
+        """The method whose replies are averaged."""
+
+    @abstractmethod
+    def ratio(self) -> float:
+        """Share of the packets that is protected, in (0, 1]."""
+
+    @abstractmethod
+    def urgency(self, client: Client, update: Tensor) -> Tensor:
+        """How much each entry of the reply's vector `[size]` wants protection."""
+
+    def init(self, task: Task, rng: torch.Generator) -> SelectiveState:
+        """The inner method's first state, from a seed that clients are told."""
+        seed = rng.initial_seed()  # so that the first model is that of every other method
+        self.encryption.roster()
+        state = SelectiveState(
+            inner=replica.first_state(self._method(), task, seed),
+            seed=seed,
+            run=f"{int(torch.randint(2**62, (), generator=rng)):016x}",
+            contributors=round_size(len(task.data.clients), self.participation, self.clients_per_round),
+            protected=torch.zeros(0, dtype=torch.uint8),
+        )
+        if state.contributors < LEAST:
+            raise InputError(
+                f"{state.contributors} clients a round: with fewer than {LEAST} each learns what the others sent"
+                f" (nearest valid: {LEAST})"
+            )
+        agreed = self.exchange_of(state)
+        agreed.fixed.encode(torch.zeros(1))
+        if self.agrees == "never":
+            protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
+            state = dataclasses.replace(state, protected=stored(pack_bits(protected)))
+        return state
+
+    # -- agreement on what is protected
+
+    def configure_negotiation(
+        self, state: SelectiveState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Asks all clients once, or this round's each time."""
+        if self.agrees == "once" and not state.protected.numel():
+            return [(client, self._news(state, client, round)) for client in clients]
+        if self.agrees == "each round":
+            return [(client, self._news(state, client, round)) for client in self.sample(clients, rng)]
+        return []
+
+    def negotiation_layout(self, state: SelectiveState, packet: Packet) -> Layout:
+        """A bitmap of packets."""
+        return Layout(blobs={"mask": -(-self.exchange_of(state).layout.packets // 8)})
+
+    def client_negotiate(self, packet: Packet, client: Client) -> Packet:
+        """The packets that want protection most; where that depends on the update, after training."""
+        agreed, form, _, reply = self._worked(packet, client, remembered=self.agrees == "each round")
+        urgency = self.urgency(client, form.vector(reply)).double()
+        urgency[len(urgency) - len(form.scalars) :] = 0  # a loss wants no protection
+        scores = agreed.layout.cut(urgency).sum(1)
+        mask = top_k_mask(scores, budget_of(self.ratio(), agreed.layout.packets))
+        return Packet({}, {}, {"mask": pack_bits(mask)})
+
+    def negotiated(
+        self, state: SelectiveState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[SelectiveState, Metrics]:
+        """The packets with most votes; of equal ones the first."""
+        packets = self.exchange_of(state).layout.packets
+        taken = list(replies)
+        if not taken:
+            return state, {}
+        votes = counted([unpack_bits(r.packet.blobs["mask"], packets) for r in taken], packets)
+        chosen = top_k_mask(votes.double(), budget_of(self.ratio(), packets))
+        synced = dict(state.synced)
+        if self.agrees == "each round":  # they took in what is new, to train
+            synced |= {r.client: int(r.sent.scalars["number"]) for r in taken}
+        cohort = [r.client for r in taken]
+        return dataclasses.replace(state, protected=stored(pack_bits(chosen)), synced=synced, cohort=cohort), {}
+
+    # -- the exchange
+
+    def configure(
+        self, state: SelectiveState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """The sums of the rounds that each client has not seen, and what is protected."""
+        if not state.protected.numel():
+            return []  # nothing was agreed on
+        cohort = state.cohort if self.agrees == "each round" else self.sample(clients, rng)
+        return ((client, self._news(state, client, round)) for client in cohort)
+
+    def reply_layout(self, state: SelectiveState, packet: Packet) -> Layout:
+        """A message of the protected packets, and the others in the clear."""
+        agreed, form = self.exchange_of(state), self._form(state.inner)
+        groups, clear = self.divided(state.protected, agreed)
+        gate = Gate(self.terms_of(agreed, groups), round=int(packet.scalars["round"]), phase=0, verify=agreed.verify())
+        return Layout(
+            tensors=form.counters,
+            blobs={"clear": 4 * len(clear) * agreed.row},
+            most_bytes={"message": gate.terms.most_bytes()},
+            also=refusing(gate),
+        )
+
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """The inner method's work; its reply leaves as packets."""
+        agreed, form, _, reply = self._worked(packet, client, remembered=False)
+        groups, clear = self.divided(stored(packet.blobs["protected"]), agreed)
+        vector = form.vector(reply)
+        self._refuse_clipped(agreed, form, vector)
+        sealer = Sealer(agreed, client)
+        weight = self._weight(client)
+        mask = torch.ones(agreed.layout.packets, dtype=torch.bool)
+        mask[clear] = False
+        message = sealer.message(
+            self.terms_of(agreed, groups), mask, groups, vector, weight, per=agreed.per_ciphertext()
+        )
+        lines = torch.zeros(len(clear), agreed.row, dtype=torch.int64)
+        if len(clear):
+            lines[:, :-2] = agreed.fixed.encode(agreed.layout.cut(vector)[clear], weight)
+            lines[:, -2] = agreed.fixed.weight(weight)
+        blobs = {"message": message, "clear": lines.to(torch.int32).numpy().tobytes()}
+        return Packet({n: reply.tensors[n] for n in form.counters}, {}, blobs)
+
+    def aggregate(
+        self, state: SelectiveState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[SelectiveState, Metrics]:
+        """Adds up, reply by reply."""
+        agreed, form = self.exchange_of(state), self._form(state.inner)
+        groups, clear = self.divided(state.protected, agreed)
+        terms = self.terms_of(agreed, groups)
+        gate = Gate(terms, round=round, phase=0, verify=agreed.verify())
+        tally, plain, synced = Tally(agreed, groups), PlainSum(), dict(state.synced)
+        counters: Tree = {}
+        for reply in replies:
+            tally.add(gate.open(reply.packet.blobs["message"], reply.client))
+            plain.add(reply.packet.blobs["clear"])
+            counters = {
+                n: torch.maximum(counters.get(n, reply.packet.tensors[n]), reply.packet.tensors[n])
+                for n in form.counters
+            }
+            synced[reply.client] = int(reply.sent.scalars["number"])
+        metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
+        metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
+        release = tally.release(round, terms.key_id, LEAST, packets_least=False)
+        if len(release.groups) < len(groups) or plain.count < LEAST:
+            metrics["contributors"] = f"fewer than {LEAST} contributors; the model stays as it is"
+            return dataclasses.replace(state, synced=synced), metrics
+        extra = Packet(counters, {}, {"clear": plain.result(), "protected": raw(state.protected)}).encode()
+        encoded = Packet({}, {}, {"release": release.encode(), "extra": extra}).encode()
+        return dataclasses.replace(
+            state,
+            releases=[*state.releases, stored(encoded)][-self.history :],
+            keys=[*state.keys, terms.key_id][-self.history :],
+            number=state.number + 1,
+            synced=synced,
+        ), metrics
+
+    def global_model(self, state: SelectiveState) -> Tree:
+        """The initialisation: the server knows of no other model."""
+        return self.inner().global_model(state.inner)
+
+    def configure_evaluation(
+        self, state: SelectiveState, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """The sums that each client has not seen."""
+        inner = isinstance(self.inner(), EvaluatesClients)
+        return ((client, self._news(state, client, None)) for client in (clients if inner else []))
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """Judges what the inner method judges, by the client's replica of its state."""
+        method = self._method()
+        _, _, state = self._state(packet, client)
+        sent = replica.evaluation_for(method, state, client)
+        assert sent is not None  # nobody is asked else
+        assert isinstance(method, EvaluatesClients)
+        return method.client_evaluate(sent, client)
+
+    # -- clients
+
+    def _worked(self, packet: Packet, client: Client, *, remembered: bool) -> tuple[Exchange, Form, Any, Packet]:
+        """The replica's state and the inner method's reply, once a round."""
+        agreed, form, state = self._state(packet, client)
+        replica.remember(client, state)
+        client.memory[_NUMBER] = torch.tensor(int(packet.scalars["number"]))
+        if not remembered and _REPLY in client.memory:
+            counters = {n: client.memory[f"{_REPLY}:{n}"] for n in form.counters}
+            reply = form.reply(client.memory[_REPLY], counters)
+            del client.memory[_REPLY]
+            return agreed, form, state, reply
+        method = self._method()
+        reply = method.client_update(replica.packet_for(method, state, client), client)
+        if remembered:
+            client.memory[_REPLY] = form.vector(reply)
+            for name in form.counters:
+                client.memory[f"{_REPLY}:{name}"] = reply.tensors[name]
+        return agreed, form, state, reply
+
+    def _state(self, packet: Packet, client: Client) -> tuple[Exchange, Form, Any]:
+        method = self._method()
+        first = replica.first_state(method, client.task, int(packet.scalars["seed"]))
+        form, state = self._form(first), replica.recall_state(client, first)
+        agreed = self._agreed(form, int(packet.scalars["contributors"]), str(packet.scalars["run"]))
+        seen = int(client.memory[_NUMBER]) if _NUMBER in client.memory else 0
+        names = [n for n in packet.blobs if n.startswith("release")]
+        numbers = sorted(int(n.removeprefix("release")) for n in names)
+        missing = [n for n in range(seen + 1, int(packet.scalars["number"]) + 1) if n not in numbers]
+        if missing:
+            raise RunError(
+                f"client {client.id!r} missed release {missing[0]}, which is no longer kept; raise `history`"
+            )
+        for number in numbers:
+            if number > seen:
+                both = decode(packet.blobs[f"release{number}"])
+                release, extra = Release.decode(both.blobs["release"]), decode(both.blobs["extra"])
+                if release.key_id != agreed.key_id():
+                    raise RunError(
+                        f"client {client.id!r}: release {number} is under key {release.key_id}, which was rotated away;"
+                        " rotate keys between runs of this method"
+                    )
+                mean = self._mean(Sealer(agreed, client), form, release, extra)
+                state = replica.moved(method, state, release.round, mean)
+        return agreed, form, state
+
+    def _mean(self, sealer: Sealer, form: Form, release: Release, extra: Packet) -> Packet:
+        agreed = sealer.exchange
+        packets = torch.zeros(agreed.layout.packets, agreed.layout.packet_size)
+        _, clear = self.divided(stored(extra.blobs["protected"]), agreed)
+        if clear:
+            sums = torch.frombuffer(bytearray(extra.blobs["clear"]), dtype=torch.int32).view(len(clear), agreed.row)
+            packets[clear] = agreed.fixed.mean(sums[:, :-2], sums[:, -2:-1]).float()
+        for packet, mean in sealer.means(release):
+            packets[packet] = mean
+        return form.reply(agreed.layout.joined(packets), dict(extra.tensors))
+
+    def _weight(self, client: Client) -> float:
+        uniform = getattr(self.inner(), "weights", "examples") == "uniform"
+        return weight_of(len(client.data.train), None if uniform else self.most_examples)
+
+    def _refuse_clipped(self, agreed: Exchange, form: Form, vector: Tensor) -> None:
+        values = vector[: len(vector) - len(form.scalars)]  # a loss may be cut; the model may not
+        if agreed.fixed.clipped(values):
+            largest = float(values.abs().max())
+            raise InputError(
+                f"encryption.clip = {self.encryption.clip:g}: a value of {largest:g} would be cut"
+                f" (nearest valid: {largest:.3g})"
+            )
+
+    # -- what both sides agree on
+
+    def _method(self) -> Algorithm[Any]:
+        return replica.whole(self.inner())
+
+    def _form(self, inner: Any) -> Form:
+        method = self._method()
+        ((_, packet),) = method.configure(inner, 0, ["-"], torch.Generator())
+        return Form.of(method.reply_layout(inner, packet))
+
+    def _agreed(self, form: Form, contributors: int, run: str) -> Exchange:
+        shapes = form.shapes()
+        size = self.encryption.size_of_packets(sum(t.numel() for t in shapes.values()))
+        return Exchange(self.encryption, PacketLayout.of(shapes, size), contributors, run)
+
+    def exchange_of(self, state: SelectiveState) -> Exchange:
+        """What the server and its clients agreed on."""
+        return self._agreed(self._form(state.inner), state.contributors, state.run)
+
+    def divided(self, protected: Tensor, agreed: Exchange) -> tuple[list[list[int]], list[int]]:
+        """Protected packets by position, and the packets in the clear."""
+        mask = unpack_bits(raw(protected), agreed.layout.packets)
+        return groups_of(mask.nonzero().flatten().tolist(), agreed.per_ciphertext()), (
+            ~mask
+        ).nonzero().flatten().tolist()
+
+    def terms_of(self, agreed: Exchange, groups: Sequence[Sequence[int]]) -> Terms:
+        """What messages of packets are held to, for these positions."""
+        return agreed.terms(entries=len(groups), most=len(groups), packets=agreed.per_ciphertext(), bound=False)
+
+    def _news(self, state: SelectiveState, client: ClientId, round: int | None) -> Packet:
+        seen, first = state.synced.get(client, 0), state.number - len(state.releases) + 1
+        blobs = {f"release{first + i}": raw(r) for i, r in enumerate(state.releases) if first + i > seen}
+        scalars: dict[str, Scalar] = {
+            "seed": state.seed,
+            "run": state.run,
+            "contributors": state.contributors,
+            "number": state.number,
+        }
+        return Packet(
+            {}, scalars | ({} if round is None else {"round": round}), blobs | {"protected": raw(state.protected)}
+        )

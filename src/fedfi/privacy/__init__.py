@@ -1,0 +1,1 @@
+"""Differential privacy: how much noise, and what it is worth."""

@@ -1,0 +1,160 @@
+"""Encrypted averaging: the same model as without, whoever decrypts it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tests import tiny
+
+from fedfi.averaging.fedavg import FedAvg
+from fedfi.averaging.fedprox import FedProx
+from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
+from fedfi.federation.client import Client, Memory
+from fedfi.federation.run import run
+from fedfi.federation.workbench import Workbench
+from fedfi.numerics.selection import unpack_bits
+from fedfi.personal.ditto import Ditto
+from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.fedmlhe import FedMLHE
+from fedfi.personal.fedper import FedPer
+from fedfi.personal.hefedavg import HEFedAvg
+from fedfi.personal.maskcrypt import MaskCrypt
+from fedfi.personal.tally import raw
+from fedfi.submodel.fedfibos import FedFIbOS
+
+CLEAR, SECRET = {"enabled": False, "packet_size": 8}, {"packet_size": 8}
+ROUNDS = 3
+
+
+def replicas(method, task, rounds=ROUNDS, **options):
+    """Each client's idea of the global model after a run."""
+    engine = LocalEngine(method, task)
+    result = run(method, task, rounds=rounds, engine=engine, **options)
+    models = {}
+    for client in task.data.clients:
+        ((_, packet),) = method.configure_evaluation(result.state, [client], None)
+        memory = Memory(engine._table.row(client))
+        bench = Workbench(task.model())
+        who = Client(client, task.data.clients[client], memory, task, bench, round=rounds, seed=0)
+        _, _, state = method._state(packet, who)
+        models[client] = state.model
+    return result, models
+
+
+def near(a, b, most: float) -> bool:
+    return a.keys() == b.keys() and all(torch.allclose(a[n].double(), b[n].double(), atol=most, rtol=0) for n in a)
+
+
+@pytest.mark.parametrize(
+    "encryption", [CLEAR, SECRET, {**SECRET, "parameters": "ckks-4096"}], ids=["plain", "bfv", "ckks"]
+)
+@pytest.mark.parametrize("weights", ["examples", "uniform"])
+def test_he_fedavg_is_fedavg_within_the_bound(encryption, weights):
+    """Six clients of 6 to 11 examples of at most 16; weights sum to 51/16. The error of a mean is below 1e-5."""
+    if encryption is not CLEAR:
+        pytest.importorskip("tenseal")
+    task = tiny.small()
+    method = HEFedAvg(weights=weights, most_examples=16, encryption=encryption)
+    result, models = replicas(method, task)
+    plain = run(FedAvg(weights=weights), task, rounds=ROUNDS)
+    assert result.failures == []
+    bound = ROUNDS * method.exchange_of(result.state).fixed.error(6, 51 / 16) * 10  # errors of a round grow in the next
+    assert bound < 1e-4
+    assert all(near(m, plain.model, bound) for m in models.values())
+    assert result.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-4)
+    assert not any(k.startswith("global/") for k in result.metrics[-1])
+
+
+def test_encrypted_and_plain_runs_agree_to_the_bit():
+    pytest.importorskip("tenseal")
+    method = HEFedAvg(encryption=CLEAR)
+    (_, plain), (_, hidden) = (
+        replicas(m, tiny.small()) for m in (method, dataclasses.replace(method, encryption=SECRET))
+    )
+    assert all(torch.equal(plain[c][n], hidden[c][n]) for c in plain for n in plain[c])
+
+
+@pytest.mark.parametrize("method", [FedMLHE, MaskCrypt])
+def test_what_is_encrypted_makes_no_difference_to_the_mean(method):
+    task = tiny.small()
+    result, models = replicas(method(protected=0.3, encryption=CLEAR), task)
+    _, full = replicas(HEFedAvg(encryption=CLEAR), task)
+    assert result.failures == []
+    assert all(torch.equal(models[c][n], full[c][n]) for c in models for n in models[c])
+    # 56 + 16 + 27 parameters and the loss are 100 values, 13 packets of 8; .3 of them are 4
+    assert int(unpack_bits(raw(result.state.protected), 13).sum()) == 4
+
+
+def test_fedml_he_agrees_once_and_maskcrypt_each_round(monkeypatch):
+    for method, times in ((FedMLHE, 1), (MaskCrypt, ROUNDS)):
+        asked = []
+        plain = method.client_negotiate
+        monkeypatch.setattr(
+            method,
+            "client_negotiate",
+            lambda self, p, c, plain=plain, asked=asked: (asked.append(c.round), plain(self, p, c))[1],
+        )
+        run(method(encryption=CLEAR), tiny.small(), rounds=ROUNDS)
+        assert len(set(asked)) == times
+
+
+@pytest.mark.parametrize("inner", [FedProx(proximal=0.1), FedPer(), Ditto()], ids=lambda a: type(a).__name__)
+def test_any_linear_method_can_be_encrypted(inner):
+    task = tiny.small()
+    result, models = replicas(Encrypted(algorithm=inner, encryption=CLEAR, most_examples=16), task)
+    plain = run(inner, task, rounds=ROUNDS)
+    assert result.failures == []
+    assert all(near(m, plain.model, 1e-4) for m in models.values())
+    assert result.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-3)
+
+
+def test_a_method_that_is_not_linear_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="FedFIbOS cannot be encrypted: its new model is not a weighted mean"):
+        Encrypted(algorithm=FedFIbOS())
+    with pytest.raises(ValueError, match="is a str, expected a method"):
+        Encrypted(algorithm="fedavg")
+
+
+def test_batch_statistics_and_counters_come_along():
+    task = tiny.small(model=tiny.with_buffers)
+    _, models = replicas(HEFedAvg(encryption=CLEAR, most_examples=16), task)
+    plain = run(FedAvg(), task, rounds=ROUNDS).model
+    for model in models.values():
+        assert near(model, plain, 1e-4)
+        assert torch.equal(model["1.num_batches_tracked"], plain["1.num_batches_tracked"])
+
+
+def test_values_beyond_the_clip_are_refused_and_not_cut():
+    with pytest.raises(RuntimeError, match=r"clip = 0.01: a value of .* would be cut"):
+        run(HEFedAvg(encryption={"enabled": False, "clip": 0.01}), tiny.small(), rounds=1)
+
+
+def test_fewer_than_three_are_refused():
+    with pytest.raises(InputError, match="nearest valid: 3"):
+        run(HEFedAvg(encryption=CLEAR), tiny.by_hand(), rounds=1)
+
+
+def test_dropouts_move_on_and_too_many_leave_the_model(monkeypatch):
+    plain = HEFedAvg.client_update
+
+    def broken(self, packet, client):
+        if client.id in gone:
+            raise OSError("gone")
+        return plain(self, packet, client)
+
+    monkeypatch.setattr(HEFedAvg, "client_update", broken)
+    gone = {"c1"}
+    result, models = replicas(HEFedAvg(encryption=CLEAR), tiny.small())
+    assert len(result.failures) == ROUNDS
+    assert torch.equal(models["c1"]["0.weight"], models["c0"]["0.weight"])
+    gone = {"c0", "c1", "c2", "c3"}
+    result, models = replicas(HEFedAvg(encryption=CLEAR), tiny.small())
+    assert result.state.number == 0
+
+
+def test_a_client_that_missed_too_much_says_so():
+    result = run(HEFedAvg(clients_per_round=3, history=1, encryption=CLEAR), tiny.small(), rounds=4)
+    assert any("missed release" in f.error and "raise `history`" in f.error for f in result.failures)

@@ -1,0 +1,275 @@
+"""Personalised baselines: first steps computed by hand, and what must not move."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests import tiny
+
+from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
+from fedfi.federation.client import Client, Memory
+from fedfi.federation.rng import keyed_generator
+from fedfi.federation.run import run
+from fedfi.federation.task import Task, Training
+from fedfi.federation.workbench import Workbench
+from fedfi.numerics.fisher import diagonal_fisher
+from fedfi.personal.apfl import APFL
+from fedfi.personal.ditto import Ditto
+from fedfi.personal.fedala import FedALA
+from fedfi.personal.fedbabu import FedBABU
+from fedfi.personal.feddpa import FedDPA
+from fedfi.personal.fedper import FedPer
+from fedfi.personal.fedrep import FedRep
+from fedfi.personal.finetune import FineTune
+from fedfi.personal.lgfedavg import LGFedAvg
+from fedfi.personal.local import Local
+from fedfi.personal.parts import last_modules, names_of
+from fedfi.personal.perfedavg import PerFedAvg
+from fedfi.personal.pfedme import PFedMe
+
+
+def work(method, task: Task, rounds: int = 1):
+    """State and engine after some rounds, to look at what clients remember."""
+    engine = LocalEngine(method, task)
+    result = run(method, task, rounds=rounds, engine=engine)
+    assert result.failures == []
+    return result, engine
+
+
+def memory(engine: LocalEngine, client: str):
+    return engine._table.row(client)
+
+
+def alone(steps: int) -> Task:
+    """c0 of `tiny.by_hand`: x = 1 of class 0; from w = (a, -a) the gradient is (-q, q) with q = 1 / (1 + e^2a)."""
+    data = tiny.federation(torch.tensor([[1.0], [1.0]]), torch.tensor([0, 1]), [[0]], [[1]])
+    return Task(lambda: tiny.Zeros(1, 2), data, Training(learning_rate=1.0, batch_size=1, steps=steps))
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def test_parts_of_a_module():
+    net = tiny.with_buffers()
+    assert last_modules(net, 1) == ["3"]
+    assert names_of(net, "head") == {"3.weight", "3.bias"}
+    body = {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert names_of(net, "body") == body
+    assert names_of(net, "head", []) == set()
+    assert names_of(net, "none") == set()
+    assert names_of(net, "all") == body | {"3.weight", "3.bias"}
+    with pytest.raises(InputError, match="unknown module '4'"):
+        names_of(net, "head", ["4"])
+
+
+def test_local_shares_nothing_and_moves_nothing_at_the_server():
+    """c0 ends at (1/2, -1/2), c1 at (-1, 1), as at `tiny.by_hand`; the server keeps (0, 0)."""
+    result, engine = work(Local(), tiny.by_hand())
+    assert result.model["weight"].flatten().tolist() == [0, 0]
+    assert memory(engine, "c0")["own:weight"].flatten().tolist() == [0.5, -0.5]
+    assert memory(engine, "c1")["own:weight"].flatten().tolist() == [-1.0, 1.0]
+    assert result.metrics[-1]["local/accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("method", [FedPer, FedRep, FedBABU])
+def test_heads_never_leave_the_client(method):
+    task = tiny.small()
+    algorithm = method(participation=1.0)
+    state = algorithm.init(task, keyed_generator(0, "server", "init"))
+    jobs = list(algorithm.configure(state, 0, list(task.data.clients), keyed_generator(0, "x")))
+    for reply in LocalEngine(algorithm, task).map("client_update", jobs, 0):
+        assert set(reply.packet.tensors) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    after, engine = work(algorithm, task, rounds=2)
+    assert torch.equal(after.model["3.weight"], state.model["3.weight"])
+    heads = [memory(engine, c)["own:3.weight"] for c in task.data.clients]
+    assert all(torch.equal(h, state.model["3.weight"]) for h in heads) == (method is FedBABU)
+
+
+def test_lg_fedavg_shares_the_head_alone():
+    task = tiny.small()
+    result, engine = work(LGFedAvg(), task, rounds=2)
+    first = LGFedAvg().init(task, keyed_generator(0, "server", "init")).model
+    assert torch.equal(result.model["0.weight"], first["0.weight"])
+    assert not torch.equal(result.model["3.weight"], first["3.weight"])
+    bodies = [memory(engine, c)["own:0.weight"] for c in task.data.clients]
+    assert not any(torch.equal(bodies[0], b) for b in bodies[1:])
+
+
+def test_a_newcomer_gets_the_first_private_part_and_others_only_what_is_shared():
+    task = tiny.small()
+    method = FedPer()
+    state = method.init(task, keyed_generator(0, "server", "init"))
+    state.met["c1"] = True
+    sent = dict(method.configure(state, 1, list(task.data.clients), keyed_generator(0, "x")))
+    assert set(sent["c0"].tensors) - set(sent["c1"].tensors) == {"3.weight", "3.bias"}
+
+
+def test_fedrep_fits_the_head_before_the_body_moves():
+    """A head-only step from the global model, then a body step under the new head: done by hand with autograd."""
+    task = tiny.small(clients=1, steps=1, epochs=None, batch_size=100)
+    result, engine = work(FedRep(head_epochs=1), task)
+    bench = Workbench(task.model())
+    bench.load(FedRep().init(task, keyed_generator(0, "server", "init")).model)
+    inputs, targets = task.data.clients["c0"].train.batch(torch.arange(6))
+    net = bench.module
+
+    with torch.no_grad():
+        for p, g in list(zip(net.parameters(), gradients_of(net, task, inputs, targets), strict=True))[4:]:
+            p -= 0.1 * g
+        head = net[3].weight.clone()
+        for p, g in list(zip(net.parameters(), gradients_of(net, task, inputs, targets), strict=True))[:4]:
+            p -= 0.1 * g
+    torch.testing.assert_close(result.model["0.weight"], net[0].weight.detach())
+    torch.testing.assert_close(memory(engine, "c0")["own:3.weight"], head)
+
+
+def gradients_of(net, task, inputs, targets):
+    with torch.enable_grad():
+        return torch.autograd.grad(task.loss(net(inputs), targets).mean(), list(net.parameters()))
+
+
+def test_finetuning_is_what_is_judged():
+    """The global model is (-1/4, 1/4); a step of c0 from there adds (q, -q), q = 1 / (1 + e^-1/2) = .6225."""
+    method, task = FineTune(), tiny.by_hand()
+    result, _ = work(method, task)
+    state = result.state
+    (packet,) = {id(p): p for _, p in method.configure_evaluation(state, ["c0", "c1"], None)}.values()
+    bench = Workbench(task.model())
+    client = Client("c0", task.data.clients["c0"], Memory(), task, bench, round=1, seed=0)
+    method.client_evaluate(packet, client)
+    q = sigmoid(0.5)
+    torch.testing.assert_close(bench.vector.detach(), torch.tensor([-0.25 + q, 0.25 - q]))
+    assert result.metrics[-1]["local/accuracy"] == 1.0
+
+
+def test_ditto_by_hand():
+    """c0 alone, two rounds of one step, lambda = 1, rate 1.
+
+    Round 1: w and v both go from 0 by (1/2, -1/2); the pull is zero at the start. Round 2: the global model is
+    (1/2, -1/2), at which v stands, so the pull is zero again and v moves by q = 1 / (1 + e): v = 1/2 + .26894.
+    With two steps in round 1 the second step of v feels the pull: v = 1/2 + .26894 - 1/2.
+    """
+    _, engine = work(Ditto(penalty=1.0), alone(1), rounds=2)
+    q = sigmoid(-1.0)
+    torch.testing.assert_close(memory(engine, "c0")["model"], torch.tensor([0.5 + q, -0.5 - q]))
+    _, engine = work(Ditto(penalty=1.0), alone(2), rounds=1)
+    torch.testing.assert_close(memory(engine, "c0")["model"], torch.tensor([q, -q]))
+
+
+def test_apfl_by_hand():
+    """c0 alone, alpha = 1/2, rate 1, two steps.
+
+    Step 1: v = w = 0: the mixture is 0, its gradient (-1/2, 1/2); v = 1/2 (1/2, -1/2) = (1/4, -1/4); v - w was 0, so
+    alpha stays; w = (1/2, -1/2). Step 2: the mixture is a = 3/8, its gradient (-q, q), q = 1 / (1 + e^(3/4)) = .32082;
+    v = 1/4 + q/2; <v - w, gradient> = (-1/4)(-q) + (1/4) q = q/2, so alpha = 1/2 - q/2.
+    """
+    _, engine = work(APFL(alpha=0.5), alone(2))
+    q = sigmoid(-0.75)
+    torch.testing.assert_close(memory(engine, "c0")["model"], torch.tensor([0.25 + q / 2, -0.25 - q / 2]))
+    torch.testing.assert_close(float(memory(engine, "c0")["alpha"]), 0.5 - q / 2)
+    _, engine = work(APFL(alpha=0.5, adaptive=False), alone(2))
+    assert float(memory(engine, "c0")["alpha"]) == 0.5
+
+
+def test_pfedme_by_hand():
+    """c0 alone, one batch, one inner step, rate r = 1, lambda = 1: theta = (0 + 1/2 + 0) / 2 = 1/4.
+
+    w moves by eta lambda (theta - w) = .5 * 1/4 = 1/8.
+    """
+    result, engine = work(PFedMe(penalty=1.0, inner_steps=1, rate=0.5), alone(1))
+    torch.testing.assert_close(memory(engine, "c0")["model"], torch.tensor([0.25, -0.25]))
+    torch.testing.assert_close(result.model["weight"].flatten(), torch.tensor([0.125, -0.125]))
+
+
+def test_pfedme_comes_to_the_minimum_of_the_moreau_envelope():
+    """Many inner steps: theta solves lambda (theta - w) = -grad f(theta), with q = 1 / (1 + e^2a): lambda a = q."""
+    _, engine = work(PFedMe(penalty=2.0, inner_steps=200, rate=0.1), alone(1))
+    a = float(memory(engine, "c0")["model"][0])
+    assert 2.0 * a == pytest.approx(sigmoid(-2 * a), abs=1e-6)
+
+
+def test_perfedavg_by_hand():
+    """c0 alone: one example, so all batches are it. alpha = beta = 1.
+
+    w~ = (1/2, -1/2); the gradient there is (-q, q), q = 1 / (1 + e). First order: w = (q, -q). Along (1, -1) the
+    gradient's slope at w = 0 is -d q / d a = 2 q (1 - q) = 1/2, so the Hessian halves it: w = (q/2, -q/2).
+    """
+    q = sigmoid(-1.0)
+    first, _ = work(PerFedAvg(), alone(1))
+    torch.testing.assert_close(first.model["weight"].flatten(), torch.tensor([q, -q]))
+    second, _ = work(PerFedAvg(order="hessian-free"), alone(1))
+    torch.testing.assert_close(second.model["weight"].flatten(), torch.tensor([q / 2, -q / 2]), atol=1e-4, rtol=0)
+
+
+def test_fedala_by_hand():
+    """Weights are 1 until the models differ, then move by eta grad * (new - old), and stay in [0, 1].
+
+    Two clients: after a round the global model is (-1/4, 1/4), c0's own (1/2, -1/2), so new - old = (-3/4, 3/4). At
+    the mixture with W = 1, a = -1/4, c0's gradient is (-q, q), q = 1 / (1 + e^-1/2) = .62246. A step of size 1:
+    W = 1 - q * 3/4 = .53316 for both. The mixture is 1/2 - .75 W, and training starts there.
+    """
+    task = tiny.by_hand()
+    method = FedALA(examples=1.0, most_epochs=1)
+    _, engine = work(method, task, rounds=2)
+    weight = 1 - 0.75 * sigmoid(0.5)
+    torch.testing.assert_close(memory(engine, "c0")["weights"], torch.tensor([weight, weight]))
+    mixed = 0.5 - 0.75 * weight
+    trained = mixed + sigmoid(-2 * mixed)
+    torch.testing.assert_close(memory(engine, "c0")["model"], torch.tensor([trained, -trained]))
+
+
+def test_feddpa_keeps_entries_of_high_fisher_information():
+    """Entries whose scaled Fisher information at the own model exceeds tau start from it, the others elsewhere."""
+    task = tiny.small(clients=2)
+    method = FedDPA(threshold=0.3)
+    _, engine = work(method, task)
+    own, received = memory(engine, "c0")["model"].clone(), torch.zeros_like(memory(engine, "c0")["model"])
+    bench = Workbench(task.model())
+    client = Client("c0", task.data.clients["c0"], Memory({"model": own}), task, bench, round=1, seed=0)
+    with torch.no_grad():
+        bench.vector.copy_(own)
+    bench.module.eval()
+    batch = task.data.clients["c0"].train.batch(torch.arange(6))
+    order = torch.randperm(6, generator=client.rng("fisher")).split(4)
+    fisher = diagonal_fisher(bench.module, [(batch[0][o], batch[1][o]) for o in order], task.loss, kind="batch")
+    expected = torch.cat([((f - f.min()) / (f.max() - f.min())).flatten() for f in map(fisher.get, bench.layout.names)])
+    seen = {}
+
+    def spy(_client, mask, **options):
+        seen.setdefault("mask", mask.clone())
+        seen.setdefault("start", bench.vector.detach().clone())
+        raise StopIteration
+
+    with torch.no_grad():
+        bench.vector.copy_(received)
+    from fedfi.personal import feddpa
+
+    plain, feddpa.train_only = feddpa.train_only, spy
+    try:
+        with pytest.raises(StopIteration):
+            method._train(client)
+    finally:
+        feddpa.train_only = plain
+    assert torch.equal(seen["mask"], expected > 0.3)
+    assert torch.equal(seen["start"], torch.where(expected > 0.3, own, received))
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw"}])
+def test_frozen_entries_stay_to_the_bit_under_every_optimizer(optimizer):
+    task = tiny.small(**optimizer)
+    method = FedBABU()
+    result, engine = work(method, task, rounds=3)
+    first = method.init(task, keyed_generator(0, "server", "init")).model
+    for client in task.data.clients:
+        assert torch.equal(memory(engine, client)["own:3.weight"], first["3.weight"])
+    assert not torch.equal(result.model["0.weight"], first["0.weight"])
+
+
+def test_a_client_that_never_took_part_is_judged_with_the_first_private_part():
+    result = run(FedPer(clients_per_round=1), tiny.small(), rounds=1)
+    assert result.failures == []
+    assert "local/accuracy_worst" in result.metrics[-1]

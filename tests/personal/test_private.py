@@ -1,0 +1,111 @@
+"""Differentially private rounds: what is clipped, where noise goes, what it is said to be worth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tiny
+
+from fedfi.averaging.fedavg import FedAvg
+from fedfi.errors import InputError
+from fedfi.federation.run import run
+from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.fedper import FedPer
+from fedfi.personal.private import Private
+from fedfi.privacy.accounting import Sampling, epsilon
+from fedfi.submodel.fedfibos import FedFIbOS
+
+pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
+UNIFORM = FedAvg(weights="uniform")
+
+
+def test_without_noise_to_speak_of_the_round_is_that_of_clipped_updates():
+    """Updates -(1/2, -1/2) and -(-1, 1) of norms .707 and 1.414; clipped to .7 they are .7 along the diagonal each.
+
+    Their mean is zero.
+    """
+    result = run(Private(algorithm=UNIFORM, clip=0.7, noise=1e-6), tiny.by_hand(), rounds=1)
+    torch.testing.assert_close(result.model["weight"].flatten(), torch.zeros(2), atol=1e-5, rtol=0)
+    result = run(Private(algorithm=UNIFORM, clip=100.0, noise=1e-9), tiny.by_hand(), rounds=1)
+    torch.testing.assert_close(result.model["weight"].flatten(), torch.tensor([-0.25, 0.25]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("where", "deviation"), [("server", 3.0 * 2.0 / 6), ("client", 3.0 * 2.0 / 6**0.5)])
+def test_noise_on_the_mean(where, deviation):
+    """z C = 6 on the sum of six is 1 on their mean; on each of six, 6 / sqrt(6). 99 entries: within a third."""
+    private = Private(algorithm=UNIFORM, clip=2.0, noise=3.0, where=where)
+    noisy = run(private, tiny.small(), rounds=1).model
+    plain = run(Private(algorithm=UNIFORM, clip=2.0, noise=1e-9), tiny.small(), rounds=1).model
+    found = torch.cat([(noisy[n] - plain[n]).flatten() for n in noisy]).std().item()
+    assert found == pytest.approx(deviation, rel=0.33)
+
+
+def test_epsilon_is_reported_each_round_and_keeps_the_budget():
+    private = Private(algorithm=UNIFORM, epsilon=8.0, rounds=3, clients_per_round=3)
+    result = run(private, tiny.small(), rounds=3)
+    spent = [line["privacy/epsilon"] for line in result.metrics]
+    assert spent == sorted(spent)
+    assert 7.8 < spent[-1] <= 8.0
+    assert spent[1] == epsilon(result.state.multiplier, 2, 1e-5, Sampling(6, 3))
+    assert all("train/loss" not in line for line in result.metrics)
+
+
+def test_local_privacy_is_not_amplified_by_sampling():
+    local = run(Private(algorithm=UNIFORM, noise=5.0, where="client", clients_per_round=1), tiny.small(), rounds=1)
+    assert local.metrics[-1]["privacy/epsilon"] == epsilon(5.0, 1, 1e-5, Sampling(6, 6))
+
+
+def test_nothing_but_the_update_leaves():
+    task = tiny.small()
+    private = Private(algorithm=UNIFORM, noise=1.0, where="client")
+    seen = []
+    plain = Private.aggregate
+
+    def aggregate(self, state, round, replies, rng):
+        def watched():
+            for reply in replies:
+                seen.append(dict(reply.packet.scalars))
+                yield reply
+
+        return plain(self, state, round, watched(), rng)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Private, "aggregate", aggregate)
+        run(private, task, rounds=1)
+    assert seen == [{"loss": 0.0, "examples": 1}] * 6
+
+
+def test_system_noise_differs_from_run_to_run_and_keyed_noise_does_not():
+    keyed = [run(Private(algorithm=UNIFORM, noise=1.0), tiny.small(), rounds=1).model["0.bias"] for _ in range(2)]
+    system = [
+        run(Private(algorithm=UNIFORM, noise=1.0, source="system"), tiny.small(), rounds=1).model["0.bias"]
+        for _ in range(2)
+    ]
+    assert torch.equal(*keyed)
+    assert not torch.equal(*system)
+
+
+def test_private_and_encrypted_go_together():
+    """Noise before encryption: local privacy, hidden from the server besides."""
+    inner = Private(algorithm=FedPer(weights="uniform"), noise=0.1, where="client")
+    result = run(Encrypted(algorithm=inner, encryption={"enabled": False}), tiny.small(), rounds=2)
+    assert result.failures == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algorithm": FedFIbOS()}, "FedFIbOS cannot be made private: its new model is not a weighted mean"),
+        ({"algorithm": FedAvg()}, "FedAvg weighs clients by examples: .*nearest valid: weights = 'uniform'"),
+        ({"algorithm": UNIFORM, "noise": None}, "give noise, or epsilon"),
+        ({"algorithm": UNIFORM, "epsilon": 1.0, "rounds": 3}, "give noise, or epsilon"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_with_the_reason(options, said):
+    with pytest.raises(ValueError, match=said):
+        Private(**{"noise": 1.0, **options})
+
+
+def test_statistics_of_the_data_are_refused():
+    with pytest.raises(InputError, match=r"running_mean.* is a statistic of the data"):
+        run(Private(algorithm=UNIFORM, noise=1.0), tiny.small(model=tiny.with_buffers), rounds=1)
