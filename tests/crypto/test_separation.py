@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,11 @@ def test_a_missing_extra_is_named(without):
         seal._library()
 
 
-def test_missing_cryptography_is_named(without):
+def test_missing_cryptography_is_named(without, monkeypatch):
     pytest.importorskip("cryptography")
     from fedfi.crypto.identity import Identity
 
+    monkeypatch.delitem(sys.modules, "fedfi.crypto.door", raising=False)
     without("cryptography")
     with pytest.raises(InputError, match=r"fedfi\[he\]"):
         Identity.new().public()

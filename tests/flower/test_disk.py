@@ -94,7 +94,8 @@ def test_a_run_is_no_path(run, tmp_path):
 
 
 def test_steps_are_in_the_order_of_the_work():
-    assert [step_of(w, r) for r in (0, 1) for w in ("client_update", "client_evaluate")] == [0, 1, 2, 3]
+    kinds = ("client_negotiate", "client_update", "client_evaluate")
+    assert [step_of(w, r) for r in (0, 1) for w in kinds] == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_folder_is_the_users_choice(monkeypatch, tmp_path):

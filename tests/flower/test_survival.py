@@ -526,7 +526,7 @@ def test_a_client_that_lost_its_memory_says_so(tmp_path):
     result = go(there, method, rounds=2, observe=observe)
     (failure,) = result.failures
     assert (failure.client, failure.stage) == ("c2", "memory")
-    assert "its memory 000000-" in failure.error
+    assert "its memory 000001-" in failure.error
     assert "is not there (there is: nothing)" in failure.error
 
 
@@ -558,7 +558,7 @@ def test_a_node_with_old_memory_is_told_so(tmp_path):
     result = go(there, method, rounds=3, observe=observe)
     (failure,) = result.failures
     assert (failure.client, failure.stage) == ("c2", "memory")
-    assert "its memory 000002-" in failure.error
+    assert "its memory 000004-" in failure.error
     assert "(there is: 000000-" in failure.error
 
 

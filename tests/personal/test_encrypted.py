@@ -14,7 +14,7 @@ from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.run import run
-from fedfi.federation.workbench import Workbench
+from fedfi.federation.workbench import Benches
 from fedfi.numerics.selection import unpack_bits
 from fedfi.personal.ditto import Ditto
 from fedfi.personal.encrypted import Encrypted
@@ -37,8 +37,8 @@ def replicas(method, task, rounds=ROUNDS, **options):
     for client in task.data.clients:
         ((_, packet),) = method.configure_evaluation(result.state, [client], None)
         memory = Memory(engine._table.row(client))
-        bench = Workbench(task.model())
-        who = Client(client, task.data.clients[client], memory, task, bench, round=rounds, seed=0)
+        benches = Benches(task, 0)
+        who = Client(client, task.data.clients[client], memory, task, benches, round=rounds, seed=0)
         _, _, state = method._state(packet, who)
         models[client] = state.model
     return result, models

@@ -16,7 +16,7 @@ from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import Packet
 from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
-from fedfi.federation.workbench import Workbench
+from fedfi.federation.workbench import Benches, Workbench
 from fedfi.personal.fedfihe import FedFIHE
 from fedfi.personal.tally import Release
 
@@ -32,9 +32,10 @@ def decisions(result):
 
 def personal(method, task: Task, state, client: str, memory) -> torch.Tensor:
     """The model that a client would judge, as a vector."""
-    bench = Workbench(task.model())
+    benches = Benches(task, 0)
+    bench = benches.whole
     ((_, packet),) = method.configure_evaluation(state, [client], None)
-    who = Client(client, task.data.clients[client], Memory(memory), task, bench, round=99, seed=0)
+    who = Client(client, task.data.clients[client], Memory(memory), task, benches, round=99, seed=0)
     method.client_evaluate(packet, who)
     return bench.vector.detach().clone()
 
@@ -220,8 +221,8 @@ def test_clients_notice_a_sum_that_is_not_that_of_its_contributors(change, said)
     ((_, packet),) = method.configure_evaluation(state, ["c0"], None)
     (name,) = packet.blobs
     forged = change(Release.decode(packet.blobs[name])).encode()
-    bench = Workbench(task.model())
-    client = Client("c0", task.data.clients["c0"], Memory(), task, bench, round=1, seed=0)
+    benches = Benches(task, 0)
+    client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=1, seed=0)
     with pytest.raises(RuntimeError, match=said):
         method.client_evaluate(Packet(packet.tensors, packet.scalars, {name: forged}), client)
 

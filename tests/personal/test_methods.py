@@ -14,7 +14,7 @@ from fedfi.federation.client import Client, Memory
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
-from fedfi.federation.workbench import Workbench
+from fedfi.federation.workbench import Benches, Workbench
 from fedfi.numerics.fisher import diagonal_fisher
 from fedfi.personal.apfl import APFL
 from fedfi.personal.ditto import Ditto
@@ -138,8 +138,9 @@ def test_finetuning_is_what_is_judged():
     result, _ = work(method, task)
     state = result.state
     (packet,) = {id(p): p for _, p in method.configure_evaluation(state, ["c0", "c1"], None)}.values()
-    bench = Workbench(task.model())
-    client = Client("c0", task.data.clients["c0"], Memory(), task, bench, round=1, seed=0)
+    benches = Benches(task, 0)
+    bench = benches.whole
+    client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=1, seed=0)
     method.client_evaluate(packet, client)
     q = sigmoid(0.5)
     torch.testing.assert_close(bench.vector.detach(), torch.tensor([-0.25 + q, 0.25 - q]))
@@ -228,8 +229,9 @@ def test_feddpa_keeps_entries_of_high_fisher_information():
     method = FedDPA(threshold=0.3)
     _, engine = work(method, task)
     own, received = memory(engine, "c0")["model"].clone(), torch.zeros_like(memory(engine, "c0")["model"])
-    bench = Workbench(task.model())
-    client = Client("c0", task.data.clients["c0"], Memory({"model": own}), task, bench, round=1, seed=0)
+    benches = Benches(task, 0)
+    bench = benches.whole
+    client = Client("c0", task.data.clients["c0"], Memory({"model": own}), task, benches, round=1, seed=0)
     with torch.no_grad():
         bench.vector.copy_(own)
     bench.module.eval()

@@ -89,9 +89,8 @@ def _view(algorithm: Algorithm[Any], state: Any, layout: VectorLayout, first: Tr
         packets = _of_selective(algorithm, state, sent, received, change, known)
     elif "kept" in sent.tensors:  # a submodel by mask
         mask = unpack_bits(sent.blobs["mask"], layout.pool)
-        change[: layout.pool][mask] = received.tensors["update"]
-        known[: layout.pool] = mask
-        change[layout.pool :], known[layout.pool :] = received.tensors["rest"], True
+        known[: layout.pool], known[layout.pool :] = mask, True
+        change[known] = received.tensors["update"]
     else:
         position = 0
         for name, size in zip(layout.names, layout.sizes, strict=True):

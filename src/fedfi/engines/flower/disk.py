@@ -23,6 +23,7 @@ from fedfi.federation.engine import Work
 from fedfi.federation.packet import Packet, PacketError, Tree, decode
 
 _VERSION = re.compile(r"(\d{6,12})-([0-9a-f]{16})")
+_STEPS: tuple[Work, ...] = ("client_negotiate", "client_update", "client_evaluate")
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
@@ -31,8 +32,8 @@ class MemoryLost(InputError):
 
 
 def step_of(work: Work, round: int) -> int:
-    """The number of a step: two a round, an evaluation after an update."""
-    return 2 * round + (work == "client_evaluate")
+    """The number of a step, in the order in which a round takes them."""
+    return len(_STEPS) * round + _STEPS.index(work)
 
 
 def is_version(version: object, step: int | None = None) -> bool:

@@ -31,7 +31,11 @@ from fedfi.federation.evaluation import means, shards
 from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
-_TYPES = {"client_update": MessageType.TRAIN, "client_evaluate": MessageType.EVALUATE}
+_TYPES = {
+    "client_negotiate": MessageType.TRAIN,
+    "client_update": MessageType.TRAIN,
+    "client_evaluate": MessageType.EVALUATE,
+}
 _DAY = 86_400.0
 _GRACE = 600.0  # seconds that a reply which came in time may wait for its turn after the deadline
 

@@ -12,7 +12,7 @@ from fedfi.federation.packet import Packet, PacketError
 
 _TEXT = 2_000
 _TRACE = 20_000
-_STAGES = ("client_update", "client_evaluate", "node", "memory")
+_STAGES = ("client_negotiate", "client_update", "client_evaluate", "node", "memory")
 
 
 def read_replies(
