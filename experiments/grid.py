@@ -117,14 +117,17 @@ def tune(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     path = out / "tuning.json"
     found: dict[str, dict[str, float]] = json.loads(path.read_text())["validation_accuracy"] if path.exists() else {}
     firsts = [next(iter(v)) for v in list(grid.axes.values())[1:]]
-    jobs = []
+    jobs, planned = [], set()
     for value in next(iter(grid.axes.values()), {"": {}}):
         for method, changes in grid.methods.items():
-            key = tuning_key(method, value)
+            ignored = changes.get("ignores", [])
+            key = tuning_key(method, "any" if next(iter(grid.axes), "") in ignored else value)
             if (only and method not in only) or set(found.get(key, {})) >= {str(r) for r in grid.tables["rates"]}:
                 continue
+            if key in planned:
+                continue
+            planned.add(key)
             values = [value, *firsts][: len(grid.axes)]
-            ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
             cell = Cell(method, named, grid.tables["seeds"][0])
             jobs += [(key, rate, grid.settings(cell, rate, grid.tuning_rounds)) for rate in grid.tables["rates"]]
@@ -216,7 +219,7 @@ def table(grid: Grid, out: Path, last: int) -> str:
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
-            rate = tuned.get(tuning_key(method, values[0] if values else ""), "")
+            rate = tuned.get(tuning_key(method, named[0] if named else ""), "")
             lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
         lines.append("")
     return "\n".join(lines)

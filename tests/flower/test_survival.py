@@ -559,7 +559,7 @@ def test_a_node_with_old_memory_is_told_so(tmp_path):
     (failure,) = result.failures
     assert (failure.client, failure.stage) == ("c2", "memory")
     assert "its memory 000004-" in failure.error
-    assert "(there is: 000000-" in failure.error
+    assert "(there is: 000001-" in failure.error
 
 
 def test_a_run_of_one_machine_does_not_go_on_here(tmp_path):
