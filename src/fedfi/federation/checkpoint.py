@@ -25,6 +25,10 @@ KEEP = 2
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 
 
+UNSAVED = {"saved": False}
+"""Metadata of a field that `init` makes anew each time, such as a network to try models on; no checkpoint holds it."""
+
+
 def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     """Puts the tensors of a nested state into `tensors` and returns the rest as JSON-able structure."""
     if isinstance(value, Tensor):
@@ -35,7 +39,7 @@ def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             "fields": {
-                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in dataclasses.fields(value)
+                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in _saved(value)
             }
         }
     if isinstance(value, Mapping):
@@ -55,7 +59,8 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     if kind == "rows":
         return template  # its rows are restored when the whole is there
     if kind == "fields":
-        return type(template)(**{k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()})
+        restored = {k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
+        return dataclasses.replace(template, **restored)
     if kind == "table":
         given = template if isinstance(template, Mapping) else {}
         return {k: unflatten(v, tensors, given.get(k)) for k, v in content}
@@ -67,12 +72,16 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     return content
 
 
+def _saved(value: Any) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(value) if f.metadata.get("saved", True)]
+
+
 def row_stores(value: Any) -> Iterator[RowStore]:
     """All row stores of a nested state, in a fixed order."""
     if isinstance(value, RowStore):
         yield value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
+        for field in _saved(value):
             yield from row_stores(getattr(value, field.name))
     elif isinstance(value, Mapping):
         for item in value.values():
