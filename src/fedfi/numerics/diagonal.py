@@ -83,14 +83,11 @@ def closed_layers(model: nn.Module) -> list[str]:
 
 def unfolded(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     """The patches `[B, groups, D, T]` that a convolution multiplies with its weights `[groups, out, D]`."""
-    patches = functional.unfold(
-        inputs,
-        layer.kernel_size,
-        layer.dilation,
-        layer.padding,
-        layer.stride,  # type: ignore[arg-type]
-    )
-    return patches.unflatten(1, (layer.groups, -1))
+    padding = layer.padding
+    if isinstance(padding, str):
+        raise ValueError(f"padding is {padding!r}; expected numbers")
+    patches = functional.unfold(inputs, layer.kernel_size, layer.dilation, padding, layer.stride)
+    return patches.view(len(patches), layer.groups, -1, patches.shape[2])
 
 
 def _kind(layer: nn.Module) -> type[nn.Module] | None:

@@ -124,7 +124,7 @@ def root(matrix: Tensor, rank: int) -> Tensor:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not 1 <= rank <= len(matrix):
         raise ValueError(f"rank {rank} of a matrix {list(matrix.shape)}; expected [n, n] and a rank from 1 to n")
     values, vectors = torch.linalg.eigh(matrix.double())
-    chosen = vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()
+    chosen: Tensor = vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()
     return chosen.flip(1).to(matrix.dtype)
 
 
