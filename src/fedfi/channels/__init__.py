@@ -1,8 +1,11 @@
-"""stub"""
+"""Channel groups: which axes of which parameters are one and the same channel axis, for any network.
 
+`discover` finds them; a `Wiring` slices a physically smaller network, writes it back, and permutes channels.
+"""
 
-class Wiring: ...
+from fedfi.channels.discovering import architecture_key, discover
+from fedfi.channels.grouping import Frozen
+from fedfi.channels.slicing import Group, Member
+from fedfi.channels.wiring import Units, Wiring
 
-
-def discover(m, x):
-    raise NotImplementedError
+__all__ = ["Frozen", "Group", "Member", "Units", "Wiring", "architecture_key", "discover"]

@@ -1,0 +1,167 @@
+"""Walks a traced graph with the rules, and leaves ties, freezes and roles in a ledger."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+from torch.export.graph_signature import InputKind
+
+from fedfi.channels import rules_gathering, rules_mixing, rules_moving
+from fedfi.channels.calls import RULES, Call, Result, is_pointwise, opaque, tensor_shapes, values
+from fedfi.channels.ledger import Ledger
+from fedfi.channels.tracing import Traced
+from fedfi.channels.values import Value, freeze, known, labels_of, parameter, plain
+
+_LOADED = (rules_gathering, rules_mixing, rules_moving)
+_CHECKS = ("_assert", "sym_constrain")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation over channels that knows their number.
+
+    Args:
+        module: The name of the module that holds it.
+        nodes: The nodes along the normalised axis, negative where there is no channel.
+    """
+
+    module: str
+    nodes: Tensor
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk through the graph found.
+
+    Args:
+        ledger: Ties, freezes and roles.
+        logits: The nodes of the classes, ``[classes]``, where the output is one tensor with channels along one axis.
+        visits: For each operation whose result holds channels, their nodes.
+        norms: Normalisations over channels.
+    """
+
+    ledger: Ledger
+    logits: Tensor | None
+    visits: list[Tensor]
+    norms: list[Norm]
+
+
+def walk(traced: Traced) -> Walk:
+    """Applies the rules in the order of the graph."""
+    ledger = Ledger({name: tuple(tensor.shape) for name, tensor in traced.tensors.items()})
+    found = Walk(ledger, None, [], [])
+    known_values: dict[fx.Node, Any] = {}
+    placeholders = _placeholders(traced, ledger)
+    logits: Tensor | None = None
+    for node in traced.program.graph.nodes:
+        if node.op == "placeholder":
+            known_values[node] = placeholders[node.name](node)
+        elif node.op == "output":
+            results = [known_values[each] for each in node.all_input_nodes]
+            for value in values(results):
+                freeze(ledger, value, "is the module's output")
+            logits = _logits(ledger, values(results))
+        elif node.op == "call_function":
+            known_values[node] = _step(found, known_values, node)
+        else:  # a branch or a loop that export kept as a graph of its own
+            known_values[node] = None
+    return Walk(ledger, logits, found.visits, found.norms)
+
+
+def _placeholders(traced: Traced, ledger: Ledger) -> dict[str, Callable[[fx.Node], Any]]:
+    made: dict[str, Callable[[fx.Node], Any]] = {}
+    for spec in traced.program.graph_signature.input_specs:
+        name, target = spec.arg.name, spec.target
+        tensor = traced.tensors.get(traced.aliases.get(target or "", ""))
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and tensor is not None:
+            first = traced.aliases[str(target)]
+            if tensor.is_floating_point():
+                made[name] = lambda _, first=first: parameter(ledger, first)
+            else:
+                made[name] = lambda _, tensor=tensor: plain(ledger, tensor.shape)
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            constant = traced.program.constants[str(target)]
+            made[name] = lambda _, constant=constant: known(ledger, constant)
+        else:
+            made[name] = lambda node: _fresh(ledger, node.meta.get("val"))
+    return made
+
+
+def _fresh(ledger: Ledger, meta: Any) -> Any:
+    return plain(ledger, meta.shape) if isinstance(meta, Tensor) else meta
+
+
+def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
+    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda each: known_values[each])
+    args, kwargs = tuple(args), dict(kwargs)
+    if node.target is operator.getitem:
+        return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
+    name = _name(node.target)
+    meta = node.meta.get("val")
+    if name.startswith(_CHECKS) or meta is None:
+        return None
+    if not tensor_shapes(meta):
+        return meta
+    call = Call(
+        found.ledger, name, node.target, _given(node.target, args, kwargs), args, kwargs, tensor_shapes(meta),
+        _where(node), isinstance(meta, list | tuple),
+    )  # fmt: skip
+    result = _apply(call)
+    for value in values(result):
+        if value.name is None and bool((value.layers[0] >= 0).any()):
+            found.visits.append(value.layers[0].reshape(-1))
+    if name in ("layer_norm", "group_norm", "rms_norm"):
+        labels = values(result)[0].layers[0]
+        axis = 1 if name == "group_norm" else labels.ndim - 1
+        found.norms.append(Norm(call.where, labels.movedim(axis, -1).reshape(-1, labels.shape[axis])[0]))
+    return result
+
+
+def _apply(call: Call) -> Result:
+    if not values([call.args, list(call.kwargs.values())]):
+        return rules_moving.made_from_nothing(call)
+    if call.name in RULES:
+        return RULES[call.name](call)
+    if is_pointwise(call.target):
+        return rules_moving.pointwise(call)
+    return opaque(call)
+
+
+def _name(target: Any) -> str:
+    packet = getattr(target, "overloadpacket", None)
+    name = str(packet).rpartition(".")[2] if packet is not None else str(getattr(target, "__name__", target))
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def _given(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return {str(i): each for i, each in enumerate(args)} | kwargs
+    given: dict[str, Any] = {}
+    for index, argument in enumerate(schema.arguments):
+        if index < len(args):
+            given[argument.name] = args[index]
+        else:
+            given[argument.name] = kwargs.get(argument.name, argument.default_value)
+    return given
+
+
+def _where(node: fx.Node) -> str:
+    """The name of the innermost module around an operation."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return str(path)
+
+
+def _logits(ledger: Ledger, results: list[Value]) -> Tensor | None:
+    if len(results) != 1 or len(results[0].shape) < 2 or results[0].name is not None:
+        return None
+    labels = labels_of(ledger, results[0])
+    long = [axis for axis, length in enumerate(labels.shape) if length > 1]
+    if not bool((labels >= 0).all()) or len(long) > 1 or (not long and 1 not in results[0].shape):
+        return None
+    return labels.reshape(-1)
