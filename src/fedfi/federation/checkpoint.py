@@ -37,11 +37,7 @@ def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     if isinstance(value, RowStore):
         return {"rows": value.describe()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            "fields": {
-                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in _saved(value)
-            }
-        }
+        return {"fields": {f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in _saved(value)}}
     if isinstance(value, Mapping):
         return {"table": [[k, flatten(v, tensors, f"{path}[{k}]")] for k, v in value.items()]}
     if isinstance(value, list | tuple):
