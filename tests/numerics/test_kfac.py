@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedfi.models import InputSpec, build
-from fedfi.numerics.diagonal import closed_layers, empirical_fisher
+from fedfi.numerics.diagonal import closed_layers, empirical_fisher, exact_fisher
 from fedfi.numerics.fisher import diagonal_fisher
 from fedfi.numerics.kfac import gram_matrices, kronecker_factors, root
 
@@ -88,6 +88,18 @@ def test_closed_form_equals_per_example_gradients(name):
         torch.testing.assert_close(fast[key], slow[key], msg=key)
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["mlp", "odd"])
+def test_exact_fisher_equals_the_general_one(name):
+    torch.manual_seed(0)
+    model = NETWORKS[name]().double().eval()
+    x, y = images()
+    x = (x.flatten(1)[:, :5] if name == "odd" else x).double()
+    fast = exact_fisher(model, [(x[:4], y[:4]), (x[4:], y[4:])])
+    slow = diagonal_fisher(model, [(x, y)], loss, kind="exact")
+    for key in slow:
+        torch.testing.assert_close(fast[key], slow[key], msg=key)
 
 
 def test_odd_layers_are_left_to_the_general_way():

@@ -21,7 +21,7 @@ from fedfi.numerics.fisher import usual_chunk
 from fedfi.numerics.gradients import Loss, Named, example_sums, selected_parameters, wide
 from fedfi.numerics.tape import Record, record, used_once
 
-__all__ = ["closed_layers", "empirical_fisher", "unfolded"]
+__all__ = ["closed_layers", "empirical_fisher", "exact_fisher", "unfolded"]
 
 _ENTRIES = 1 << 22
 """Entries of per-example gradients that are held at once."""
@@ -67,6 +67,37 @@ def empirical_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
     return {name: value / count for name, value in sums.items()}
 
 
+def exact_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Named:
+    """The mean over examples of sum_y p(y|x) times squared gradients of log p(y|x): labels from the model.
+
+    Equal to `fisher.diagonal_fisher(..., kind="exact")` up to rounding; one partial backward pass a class.
+
+    Args:
+        model: As for `empirical_fisher`; it returns logits `[B, C]`.
+        batches: Pairs of inputs `[B, ...]` and targets, which are not used.
+
+    Raises:
+        ValueError: As `empirical_fisher`, or for outputs that are not `[B, C]`.
+    """
+    held = list(batches)
+    if not held:
+        raise ValueError("no batches were given; expected at least one")
+    with torch.no_grad():
+        outputs = model(held[0][0])
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        raise ValueError("the exact Fisher information expects a model that returns logits [B, C]")
+    sums: Named = {}
+    for label in range(outputs.shape[1]):
+
+        def weighted(logits: Tensor, _: Tensor, label: int = label) -> Tensor:
+            chosen = logits.log_softmax(1)[:, label]
+            return chosen * (chosen.detach() / 2).exp()  # squared, the factor is p(y|x)
+
+        for name, value in empirical_fisher(model, held, weighted).items():
+            sums[name] = sums.get(name, torch.zeros_like(value)) + value
+    return sums
+
+
 def closed_layers(model: nn.Module) -> list[str]:
     """Names of the layers that have a closed form here and share no parameter with another."""
     owners: dict[int, int] = {}
@@ -84,8 +115,7 @@ def closed_layers(model: nn.Module) -> list[str]:
 def unfolded(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     """The patches `[B, groups, D, T]` that a convolution multiplies with its weights `[groups, out, D]`."""
     padding = layer.padding
-    if isinstance(padding, str):
-        raise ValueError(f"padding is {padding!r}; expected numbers")
+    assert not isinstance(padding, str)  # see `_kind`, and `kfac.matrix_layers`
     patches = functional.unfold(inputs, layer.kernel_size, layer.dilation, padding, layer.stride)
     return patches.view(len(patches), layer.groups, -1, patches.shape[2])
 
