@@ -20,7 +20,7 @@ from fedfi.numerics.diagonal import unfolded
 from fedfi.numerics.gradients import Loss
 from fedfi.numerics.tape import Record, record, used_once
 
-__all__ = ["Factors", "gram_matrices", "kronecker_factors", "matrix_layers", "root"]
+__all__ = ["Factors", "full_fisher", "gram_matrices", "kronecker_factors", "matrix_layers", "root"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,36 @@ def kronecker_factors(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]
     if not count:
         raise ValueError("no batches were given; expected at least one")
     return {name: Factors(a / count, g / count) for name, (a, g) in sums.items()}
+
+
+def full_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss, layer: str) -> Tensor:
+    """The mean over examples of the outer product of the gradient of a layer's matrix, flattened row by row.
+
+    Args:
+        model: As for `kronecker_factors`.
+        batches: Pairs of inputs `[B, ...]` and targets `[B, ...]`.
+        loss: Outputs and targets to the unreduced losses `[B]`.
+        layer: Name of one of `matrix_layers`, called once a pass.
+
+    Returns:
+        `[out in, out in]`, with `in + 1` for `in` where there is a bias.
+
+    Raises:
+        ValueError: For no batches, or what `tape.record` refuses.
+    """
+    total: Tensor | None = None
+    count = 0
+    for inputs, targets in batches:
+        (seen,) = record(model, inputs, targets, loss, [layer])
+        a, g = _rows(seen)
+        size = len(inputs)
+        gradients = torch.einsum("bti,bto->boi", a.view(size, -1, a.shape[1]), g.view(size, -1, g.shape[1]))
+        flat = gradients.flatten(1)
+        total = flat.T @ flat if total is None else total + flat.T @ flat
+        count += size
+    if total is None:
+        raise ValueError("no batches were given; expected at least one")
+    return total / count
 
 
 def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tensor]:

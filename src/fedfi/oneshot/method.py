@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -25,6 +25,8 @@ from fedfi.oneshot.server import Server
 from fedfi.oneshot.statistics import measure
 from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike
 from fedfi.oneshot.wire import Bits, Form
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,8 @@ class OneShotState:
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class OneShot(Algorithm[OneShotState]):
-    """Clients train, measure and upload; the server merges."""
+class Merging(Algorithm[State], ABC):
+    """A merge, and what of it does not depend on how models get to the server."""
 
     weights: Annotated[Weights, Field(description="weight of a client: its number of examples, or equal")] = "examples"
     upload_bits: Annotated[
@@ -88,6 +90,32 @@ class OneShot(Algorithm[OneShotState]):
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Makes one model of at least one upload; all have the same names and shapes."""
 
+    def merged(self, uploads: Sequence[Upload], context: Context) -> Merged:
+        """Checks uploads, merges them, and settles the statistics of batch norms.
+
+        Raises:
+            InputError: If the models do not fit each other, or lack a statistic.
+        """
+        check_alike(uploads)
+        merged = self.merge(uploads, context)
+        if not self.reestimate or merged.deployed is not None:
+            return merged
+        return replace(merged, model=context.server.settled(merged.model))
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """A method whose clients train a part of the model only."""
+
+    def frozen(self, client: Client) -> set[str]:
+        """Names of the parameters that stay as they are in this round."""
+        ...
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class OneShot(Merging[OneShotState], ABC):
+    """Clients train, measure and upload one model each; the server merges."""
+
     def init(self, task: Task, rng: torch.Generator) -> OneShotState:
         """A freshly initialised model."""
         bench = fresh_workbench(task, rng)
@@ -111,7 +139,7 @@ class OneShot(Algorithm[OneShotState]):
         bench = client.workbench
         form = Form.of(bench, client.task, self.needs(), self.upload_bits)
         start(packet.tensors, client, self.initialization)
-        trained = train_locally(client)
+        trained = train_rest(client, self.frozen(client)) if isinstance(self, Freezes) else train_locally(client)
         return form.pack(measured(client, self.needs(), self.measure_on), {"loss": trained.loss})
 
     def aggregate(
@@ -127,18 +155,6 @@ class OneShot(Algorithm[OneShotState]):
         after = replace(state, model=merged.model, deployed=merged.deployed or {})
         return after, {"train/loss": loss.scalar("loss"), **merged.metrics}
 
-    def merged(self, uploads: Sequence[Upload], context: Context) -> Merged:
-        """Checks uploads, merges them, and settles the statistics of batch norms.
-
-        Raises:
-            InputError: If the models do not fit each other, or lack a statistic.
-        """
-        check_alike(uploads)
-        merged = self.merge(uploads, context)
-        if not self.reestimate or merged.deployed is not None:
-            return merged
-        return replace(merged, model=context.server.settled(merged.model))
-
     def global_model(self, state: OneShotState) -> Tree:
         """The merged model."""
         return state.deployed or state.model
@@ -150,6 +166,20 @@ def start(model: Tree | object, client: Client, initialization: str) -> None:
     bench.load(model)  # type: ignore[arg-type]
     if initialization == "independent" and client.round == 0:
         bench.load(random_model(client.task, client.seed, client.id))
+
+
+def train_rest(client: Client, frozen: set[str]) -> Trained:
+    """Local training in which some parameters stay as they are."""
+    if not frozen:
+        return train_locally(client)
+    held = {n: t for n, t in client.workbench.parameters().items() if n in frozen}
+    kept = {n: t.clone() for n, t in held.items()}
+
+    def restore() -> None:
+        for name, value in held.items():
+            value.copy_(kept[name])
+
+    return train_locally(client, settle=restore)
 
 
 def random_model(task: Task, seed: int, *key: str | int) -> Tree:
@@ -177,4 +207,4 @@ def measured(client: Client, kinds: tuple[str, ...], limit: int | None, seed: st
     return Upload(client.id, model, tuple(bench.layout.names), len(examples), found)
 
 
-__all__ = ["Context", "OneShot", "OneShotState", "Trained", "measured", "random_model", "start"]
+__all__ = ["Context", "Freezes", "Merging", "OneShot", "OneShotState", "measured", "random_model", "start"]

@@ -50,7 +50,7 @@ def regression_mean(
     """
     merged = mean(models, party)
     for layer in grams[0]:
-        name = f"{layer}.weight"
+        name = f"{layer}.weight" if layer else "weight"
         total, right = None, None
         for model, gram, p in zip(models, grams, party, strict=True):
             g = gram[layer].double() * p

@@ -5,6 +5,7 @@
 | `fisher` | parameter: mean squared per-example gradient | FedFiOT, FisherMerge, FedFisher, FedBEns |
 | `exact` | parameter: the same with labels drawn from the model, in expectation | FisherMerge |
 | `kfac` | `LAYER/inputs`, `LAYER/outputs`: Kronecker factors (`numerics.kfac`) | FedFisher, FedBEns |
+| `last` | the last matrix `LAYER`: its full Fisher information | FedBEns (Diag + Full) |
 | `gram` | linear `LAYER`: X^T X / n of its inputs | RegMean |
 | `classes` | `counts`: examples of each class, int64 `[classes]` | DENSE, PFNM, FedMA |
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Loss
 from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
-from fedfi.numerics.kfac import gram_matrices, kronecker_factors, matrix_layers
+from fedfi.numerics.kfac import full_fisher, gram_matrices, kronecker_factors, matrix_layers
 from fedfi.numerics.tape import used_once
 
 _BATCH = 64
@@ -52,6 +54,27 @@ def _kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree
     return {f"{n}/{side}": getattr(f, side) for n, f in sorted(found.items()) for side in ("inputs", "outputs")}
 
 
+def _last(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    first = next(batches, None)
+    if first is None:
+        return {}
+    layer = last_layer(module, first[0])
+    return {layer: full_fisher(module, chain([first], batches), loss, layer)}
+
+
+def last_layer(module: nn.Module, example: Tensor) -> str:
+    """The last layer in the module's order that has a matrix and is called once a pass.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    once = used_once(module, example, matrix_layers(module))
+    found = [name for name in matrix_layers(module) if name in once]
+    if not found:
+        raise ValueError(f"{type(module).__name__} has no linear layer or convolution that is called once a pass")
+    return found[-1]
+
+
 def _gram(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
     return dict(sorted(gram_matrices(module, (x for x, _ in batches)).items()))
 
@@ -64,6 +87,7 @@ KINDS: dict[str, Kind] = {
     "fisher": Kind("diagonal", _fisher),
     "exact": Kind("diagonal", _exact),
     "kfac": Kind("matrices", _kfac),
+    "last": Kind("matrices", _last),
     "gram": Kind("matrices", _gram),
     "classes": Kind("counts", _classes),
 }
@@ -115,6 +139,10 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
     """The side of each matrix of a kind, and the number of parameters of its layer."""
     layers = dict(module.named_modules())
     found: dict[str, tuple[int, int]] = {}
+    if kind == "last":
+        name = last_layer(module, example)
+        count = sum(p.numel() for p in layers[name].parameters(recurse=False))
+        return {name: (count, count)}
     for name in sorted(used_once(module, example, matrix_layers(module))):
         layer = layers[name]
         count = sum(p.numel() for p in layer.parameters(recurse=False))
