@@ -91,6 +91,13 @@ def opaque(call: Call, what: str = "is not understood") -> Result:
     return results if call.several or not results else results[0]
 
 
+def in_blocks(call: Call, groups: int) -> bool:
+    """Whether an operation in so many groups has blocks of channels; one group has, if it was several once."""
+    if groups > 1:
+        call.ledger.grouped.add(call.where)
+    return groups > 1 or call.where in call.ledger.whole
+
+
 def positive(axis: int, count: int) -> int:
     """An axis counted from the front."""
     return axis + count if axis < 0 else axis

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from fedfi.channels.grouping import Components, Unit, alone, frozen
@@ -41,7 +41,7 @@ def discover(module: nn.Module, example: Example) -> Wiring:
         InputError: If the module cannot be traced, or the example is none.
     """
     for name, tensor in module.named_parameters():
-        if isinstance(tensor, UninitializedTensorMixin):
+        if is_lazy(tensor):
             raise InputError(f"{name!r} of {type(module).__name__} has no shape yet; run the module once before")
     key = architecture_key(module, example)
     if key in _cache:
@@ -109,7 +109,8 @@ def _discover(module: nn.Module, example: Example, key: str) -> Wiring:
         shapes={name: tuple(tensor.shape) for name, tensor in traced.tensors.items()},
         aliases=traced.aliases,
         trained=tuple(n for n in traced.tensors if n in traced.parameters and traced.tensors[n].requires_grad),
-        norms=tuple(components.walk.norms),
+        extents=components.extents(groups, members),
+        grouped=frozenset(components.walk.ledger.grouped),
         example=pytree.tree_map_only(Tensor, lambda each: each.detach().clone(), example),
     )
 

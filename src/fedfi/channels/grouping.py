@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedfi.channels.shrinking import Extent
 from fedfi.channels.slicing import Group, Member
 from fedfi.channels.walking import Walk
 
@@ -119,6 +120,18 @@ class Components:
             for each, axis in axes
         )
         return Group(name, len(units), members)
+
+    def extents(self, groups: Iterable[Group], members: Mapping[str, list[Unit]]) -> tuple[Extent, ...]:
+        """The sizes that normalisations know."""
+        owner = {unit.component: group.name for group in groups for unit in members[group.name]}
+        units = {group.name: group.units for group in groups}
+        found = []
+        for norm in self.walk.norms:
+            inside = self.of[norm.nodes[norm.nodes >= 0].numpy()].tolist()
+            counts = Counter(owner[component] for component in inside if component in owner)
+            widths = {name: count // units[name] for name, count in counts.items()}
+            found.append(Extent(norm.module, norm.axis, len(norm.nodes), widths))
+        return tuple(found)
 
     def logits(self) -> tuple[Member, ...]:
         """The axes that carry the classes, ``[classes, 1]`` positions each."""

@@ -27,9 +27,12 @@ class Ledger:
 
     Args:
         shapes: The shape of each parameter and buffer, by name.
+        whole: Modules whose grouped operation ties its channels even if it has one group.
     """
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]], whole: frozenset[str] = frozenset()) -> None:
+        self.whole = whole
+        self.grouped: set[str] = set()
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.starts: dict[tuple[str, int], int] = {}
         self.elements: dict[str, int] = {}
@@ -113,7 +116,8 @@ class Ledger:
     def _connect(self) -> NDArray[np.int64]:
         pairs = np.concatenate(self._ties, axis=1) if self._ties else np.zeros((2, 0), dtype=np.int64)
         graph = coo_array((np.ones(pairs.shape[1], dtype=np.bool_), (pairs[0], pairs[1])), (self.size, self.size))
-        return connected_components(graph, directed=False)[1].astype(np.int64)
+        found: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+        return found
 
     def _bind(self, name: str, components: NDArray[np.int64]) -> None:
         """Ties elements to the one axis of their parameter that decides which component they are in."""

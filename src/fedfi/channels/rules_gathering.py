@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedfi.channels.calls import Call, Result, opaque, positive, rule, values, varies
+from fedfi.channels.calls import Call, Result, in_blocks, opaque, positive, rule, values, varies
 from fedfi.channels.rules_mixing import freeze_axis
 from fedfi.channels.values import Value, combine, compress, freeze, labels_of, plain
 
@@ -13,8 +13,7 @@ from fedfi.channels.values import Value, combine, compress, freeze, labels_of, p
 @rule("batch_norm", "instance_norm", "_native_batch_norm_legit_no_training", "prelu", "_batch_norm_impl_index")
 def channelwise(call: Call) -> Result:
     """A number a channel, of each parameter and statistic, on the second axis."""
-    labels = values(call.given["input"] if "input" in call.given else call.given["self"])[0].layers[0]
-    labels = labels_of(call.ledger, values(list(call.given.values()))[0]) if not labels.numel() else labels
+    labels = labels_of(call.ledger, values(list(call.given.values()))[0])
     for name in ("weight", "bias", "running_mean", "running_var"):
         value: Value | None = call.given.get(name)
         if value is not None:
@@ -46,7 +45,7 @@ def group_norm(call: Call) -> Result:
         if call.given.get(name) is not None:
             nodes = labels_of(call.ledger, call.given[name]).reshape(shape)
             labels = combine(call.ledger, [labels, nodes], call.says("has numbers that differ"))
-    if groups > 1:
+    if in_blocks(call, groups):
         flat = labels.movedim(1, -1).reshape(-1, labels.shape[1])
         blocks = flat.expand(flat.shape[0], call.shape[1]).reshape(flat.shape[0], groups, -1)
         call.ledger.tie(blocks, blocks[..., :1])

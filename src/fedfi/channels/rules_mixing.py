@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedfi.channels.calls import Call, Result, opaque, rule
+from fedfi.channels.calls import Call, Result, in_blocks, opaque, rule, values
 from fedfi.channels.ledger import Ledger
 from fedfi.channels.values import Value, combine, compress, freeze, labels_of, parameter
 
@@ -23,15 +23,14 @@ def linear(call: Call) -> Result:
 @rule("matmul", "mm", "bmm")
 def matmul(call: Call) -> Result:
     """``self @ other``, one of which may be a parameter."""
-    other = call.given.get("other", call.given.get("mat2"))
+    other: Value = call.given["other" if "other" in call.given else "mat2"]
     return call.result(_product(call, call.given["self"], other))
 
 
 @rule("addmm", "baddbmm")
 def addmm(call: Call) -> Result:
     """``self + left @ right``."""
-    left = call.given.get("mat1", call.given.get("batch1"))
-    right = call.given.get("mat2", call.given.get("batch2"))
+    left, right = (values(each)[0] for name, each in call.given.items() if name[:-1] in ("mat", "batch"))
     return _with_bias(call, _product(call, left, right), call.given["self"])
 
 
@@ -53,14 +52,14 @@ def _linear_map(call: Call, inputs: Value, weight: Value) -> Tensor:
         return ledger.content(call.shape)
     # The layer of the axis that is contracted changes along the first axis of `weight`, if at all.
     backwards = weight.layers[0].shape[0] > 1 or weight.layers[1].shape[1] > 1
-    entering, leaving = (0, 1) if backwards or weight.layers == () else (1, 0)
+    entering, leaving = (0, 1) if backwards else (1, 0)
     if weight.shape == (1, 1):
         entering, leaving = 1, 0
     read = weight.layers[entering].reshape(-1)
     made = weight.layers[leaving].reshape(-1)
     labels = inputs.layers[0]
     ahead = (1,) * (len(inputs.shape) - 1)
-    if labels.shape[-1] == 1 and inputs.shape[-1] > 1 and bool((labels >= 0).any()):
+    if labels.shape[-1] == 1 and inputs.shape[-1] > 1 and labels.numel() > 1 and bool((labels >= 0).any()):
         freeze(ledger, weight, call.says("mixes an axis that is not the channels'"))
         return labels
     enter(call, name, entering, read, labels)
@@ -80,7 +79,7 @@ def enter(call: Call, name: str, axis: int, nodes: Tensor, labels: Tensor) -> No
 def _with_bias(call: Call, labels: Tensor, bias: Value | None) -> Value:
     if bias is None:
         return call.result(labels)
-    if labels.shape[-1] == 1 and call.shape[-1] > 1 and bias.name is not None:
+    if labels.numel() > 1 and labels.shape[-1] == 1 and call.shape[-1] > 1 and bias.name is not None:
         freeze(call.ledger, bias, call.says("mixes an axis that is not the channels'"))
         return call.result(labels)
     if bias.name is not None and len(bias.shape) == 1:
@@ -146,7 +145,7 @@ def convolution(call: Call) -> Result:
     channel = len(inputs.shape) - spatial - 1
     if weight.name is None or weight.shape != call.ledger.shapes[weight.name]:
         return opaque(call, "has a weight that is not a parameter as it stands")
-    if labels.shape[channel] == 1 and inputs.shape[channel] > 1 and bool((labels >= 0).any()):
+    if labels.shape[channel] == 1 and inputs.shape[channel] > 1 and labels.numel() > 1 and bool((labels >= 0).any()):
         return opaque(call, "mixes an axis that is not the channels'")
     if any(length > 1 for length in labels.shape[channel + 1 :]) and bool((labels >= 0).any()):
         return opaque(call, "has channels along its positions")
@@ -157,7 +156,7 @@ def convolution(call: Call) -> Result:
     shape = [1] * len(call.shape)
     shape[channel] = -1
     count = call.shape[channel]
-    if groups == 1:
+    if not in_blocks(call, groups):
         entering, leaving = (0, 1) if transposed else (1, 0)
         enter(call, name, entering, (first, second)[entering], flat)
         ledger.claim(name, leaving, "out")

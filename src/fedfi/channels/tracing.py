@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,8 +78,7 @@ def trace(module: nn.Module, example: Example) -> Traced:
         InputError: If `torch.export` cannot follow the module.
     """
     args, kwargs = arguments(example)
-    with evaluating(module), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # export's own, about what it does inside
+    with evaluating(module), torch.no_grad():
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:
@@ -89,7 +87,8 @@ def trace(module: nn.Module, example: Example) -> Traced:
     aliases: dict[str, str] = {}
     tensors: dict[str, Tensor] = {}
     parameters = set()
-    named = [(name, each, True) for name, each in module.named_parameters(remove_duplicate=False)]
+    named: list[tuple[str, Tensor, bool]] = []
+    named += [(name, each, True) for name, each in module.named_parameters(remove_duplicate=False)]
     named += [(name, each, False) for name, each in module.named_buffers(remove_duplicate=False)]
     for name, tensor, trained in named:
         aliases[name] = first.setdefault(id(tensor), name)
@@ -100,15 +99,18 @@ def trace(module: nn.Module, example: Example) -> Traced:
     return Traced(program, aliases, tensors, frozenset(parameters))
 
 
-def _untraceable(module: nn.Module, error: Exception) -> str:
-    """Names the innermost submodule on the error's stack."""
+def innermost(module: nn.Module, error: Exception) -> str:
+    """The name of the innermost submodule on an error's stack; empty if there is none."""
     names = {id(each): name for name, each in module.named_modules()}
-    inner, step = "", error.__traceback__
+    found, step = "", error.__traceback__
     while step is not None:
-        owner = step.tb_frame.f_locals.get("self")
-        if isinstance(owner, nn.Module) and id(owner) in names:
-            inner = names[id(owner)] or inner
+        found = names.get(id(step.tb_frame.f_locals.get("self")), "") or found
         step = step.tb_next
+    return found
+
+
+def _untraceable(module: nn.Module, error: Exception) -> str:
+    inner = innermost(module, error)
     where = f" (in {inner!r})" if inner else ""
     line = next((text for text in str(error).splitlines() if text.strip()), "")
     return (

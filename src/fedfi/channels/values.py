@@ -109,6 +109,8 @@ def combine(ledger: Ledger, labels: Sequence[Tensor], reason: str) -> Tensor:
 
 
 def _meet(ledger: Ledger, left: Tensor, right: Tensor, reason: str) -> Tensor:
+    if right.numel() > left.numel():  # what changes more says more: a head's label must not hide its channels
+        left, right = right, left
     count = max(left.ndim, right.ndim)
     left = left.reshape((1,) * (count - left.ndim) + tuple(left.shape))
     right = right.reshape((1,) * (count - right.ndim) + tuple(right.shape))

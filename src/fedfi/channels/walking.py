@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, fx
 from torch.export.graph_signature import InputKind
@@ -26,10 +25,12 @@ class Norm:
 
     Args:
         module: The name of the module that holds it.
-        nodes: The nodes along the normalised axis, negative where there is no channel.
+        axis: Which of its normalised axes.
+        nodes: The nodes along it, negative where there is no channel.
     """
 
     module: str
+    axis: int
     nodes: Tensor
 
 
@@ -50,16 +51,21 @@ class Walk:
     norms: list[Norm]
 
 
-def walk(traced: Traced) -> Walk:
-    """Applies the rules in the order of the graph."""
-    ledger = Ledger({name: tuple(tensor.shape) for name, tensor in traced.tensors.items()})
+def walk(traced: Traced, whole: frozenset[str] = frozenset()) -> Walk:
+    """Applies the rules in the order of the graph.
+
+    Args:
+        traced: The graph.
+        whole: Modules whose grouped operation has one group left of several: it is one unit.
+    """
+    ledger = Ledger({name: tuple(tensor.shape) for name, tensor in traced.tensors.items()}, whole)
     found = Walk(ledger, None, [], [])
     known_values: dict[fx.Node, Any] = {}
     placeholders = _placeholders(traced, ledger)
     logits: Tensor | None = None
     for node in traced.program.graph.nodes:
         if node.op == "placeholder":
-            known_values[node] = placeholders[node.name](node)
+            known_values[node] = placeholders.get(node.name, _argument(ledger, node.meta.get("val")))
         elif node.op == "output":
             results = [known_values[each] for each in node.all_input_nodes]
             for value in values(results):
@@ -72,26 +78,21 @@ def walk(traced: Traced) -> Walk:
     return Walk(ledger, logits, found.visits, found.norms)
 
 
-def _placeholders(traced: Traced, ledger: Ledger) -> dict[str, Callable[[fx.Node], Any]]:
-    made: dict[str, Callable[[fx.Node], Any]] = {}
+def _placeholders(traced: Traced, ledger: Ledger) -> dict[str, Value]:
+    """What enters the graph that is not an argument of the call."""
+    made = {}
     for spec in traced.program.graph_signature.input_specs:
-        name, target = spec.arg.name, spec.target
-        tensor = traced.tensors.get(traced.aliases.get(target or "", ""))
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and tensor is not None:
-            first = traced.aliases[str(target)]
-            if tensor.is_floating_point():
-                made[name] = lambda _, first=first: parameter(ledger, first)
-            else:
-                made[name] = lambda _, tensor=tensor: plain(ledger, tensor.shape)
+        first = traced.aliases.get(spec.target or "", "")
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and first:
+            tensor = traced.tensors[first]
+            floating = tensor.is_floating_point()
+            made[str(spec.arg.name)] = parameter(ledger, first) if floating else plain(ledger, tensor.shape)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
-            constant = traced.program.constants[str(target)]
-            made[name] = lambda _, constant=constant: known(ledger, constant)
-        else:
-            made[name] = lambda node: _fresh(ledger, node.meta.get("val"))
+            made[str(spec.arg.name)] = known(ledger, traced.program.constants[str(spec.target)])
     return made
 
 
-def _fresh(ledger: Ledger, meta: Any) -> Any:
+def _argument(ledger: Ledger, meta: Any) -> Any:
     return plain(ledger, meta.shape) if isinstance(meta, Tensor) else meta
 
 
@@ -99,15 +100,17 @@ def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda each: known_values[each])
     args, kwargs = tuple(args), dict(kwargs)
     if node.target is operator.getitem:
-        return args[0][args[1]] if isinstance(args[0], list | tuple) else args[0]
-    name = _name(node.target)
+        several, place = cast(Any, args[0]), cast(Any, args[1])
+        return several[place] if isinstance(several, list | tuple) else several
+    target: Any = cast(Any, node.target)
+    name = _name(target)
     meta = node.meta.get("val")
     if name.startswith(_CHECKS) or meta is None:
         return None
     if not tensor_shapes(meta):
         return meta
     call = Call(
-        found.ledger, name, node.target, _given(node.target, args, kwargs), args, kwargs, tensor_shapes(meta),
+        found.ledger, name, target, _given(target, args, kwargs), args, kwargs, tensor_shapes(meta),
         _where(node), isinstance(meta, list | tuple),
     )  # fmt: skip
     result = _apply(call)
@@ -116,8 +119,11 @@ def _step(found: Walk, known_values: dict[fx.Node, Any], node: fx.Node) -> Any:
             found.visits.append(value.layers[0].reshape(-1))
     if name in ("layer_norm", "group_norm", "rms_norm"):
         labels = values(result)[0].layers[0]
-        axis = 1 if name == "group_norm" else labels.ndim - 1
-        found.norms.append(Norm(call.where, labels.movedim(axis, -1).reshape(-1, labels.shape[axis])[0]))
+        start = 1 if name == "group_norm" else labels.ndim - len(call.given["normalized_shape"])
+        for axis in [1] if name == "group_norm" else range(start, labels.ndim):
+            if labels.shape[axis] > 1:
+                nodes = labels.movedim(axis, -1).reshape(-1, labels.shape[axis])[0]
+                found.norms.append(Norm(call.where, axis - start, nodes))
     return result
 
 

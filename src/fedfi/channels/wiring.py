@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedfi.channels.grouping import Frozen
-from fedfi.channels.shrinking import Shrinker
+from fedfi.channels.shrinking import Extent, Shrinker
 from fedfi.channels.slicing import Group, Member, Pieces, cut, kept, outer, paste, pieces, reordered
 from fedfi.channels.tracing import Example
-from fedfi.channels.walking import Norm
 from fedfi.errors import InputError, unknown
 from fedfi.numerics.selection import count_for, pack_bits, unpack_bits
 
@@ -41,7 +40,8 @@ class Wiring:
         shapes: The shape of every parameter and buffer, by its first name.
         aliases: Every name of every parameter and buffer, to the first one.
         trained: The names of the parameters that are trained (those that require gradients), in order.
-        norms: Normalisations that know their number of channels.
+        extents: Sizes that normalisations know.
+        grouped: Modules that hold a grouped convolution or a group norm of several groups.
         example: What the module was traced on.
     """
 
@@ -52,12 +52,15 @@ class Wiring:
     shapes: Mapping[str, tuple[int, ...]]
     aliases: Mapping[str, str]
     trained: tuple[str, ...]
-    norms: tuple[Norm, ...]
+    extents: tuple[Extent, ...]
+    grouped: frozenset[str]
     example: Example = field(repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_pieces", pieces(self.groups))
-        object.__setattr__(self, "_shrinker", Shrinker(self.norms, self.groups, self.example))
+        object.__setattr__(
+            self, "_shrinker", Shrinker(self.groups, self.extents, self.grouped, self.shapes, self.example, {})
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -238,12 +241,12 @@ class Wiring:
                 raise InputError(unknown("group", name, self.sizes))
             if order.shape != (self.sizes[name],) or sorted(order.tolist()) != list(range(self.sizes[name])):
                 raise InputError(f"group {name!r} needs a permutation of {self.sizes[name]} units, got {order}")
-        order = {name: each.long().cpu() for name, each in permutations.items()}
+        orders = {name: each.long().cpu() for name, each in permutations.items()}
         found = {}
         for name, tensor in tree.items():
             first = self._first(name)
             self._expect(name, tensor, self.shapes[first])
-            found[name] = reordered(tensor, self._owners.get(first, {}), order)
+            found[name] = reordered(tensor, self._owners.get(first, {}), orders)
         return found
 
     def shrink(self, module: Module, units: Units) -> Module:
@@ -260,7 +263,8 @@ class Wiring:
                 is then fixed in its code.
         """
         units = self._checked(units)
-        named = dict(module.named_parameters(remove_duplicate=False))
+        named: dict[str, Tensor] = {}
+        named |= dict(module.named_parameters(remove_duplicate=False))
         named |= dict(module.named_buffers(remove_duplicate=False))
         if missing := sorted(self.aliases.keys() - named.keys()):
             raise InputError(f"module {type(module).__name__} lacks {missing[0]!r}, which the wiring knows")
@@ -317,8 +321,9 @@ class Wiring:
         if not 0 < ratio <= 1:
             raise InputError(f"ratio must be in (0, 1], got {ratio}")
         total = self._total(names)
-        allowed = count_for(ratio, total) if (ratio * total).is_integer() else math.floor(Fraction(ratio) * total)
-        allowed = max(allowed, _whole(ratio, total))
+        allowed = count_for(ratio, total)
+        if allowed > ratio * total * (1 + 1e-15):  # not the whole number that the ratio stands for
+            allowed -= 1
         widths = sorted({Fraction(k, g.units) for g in self.groups for k in range(1, g.units + 1)} | {Fraction(1)})
         low, high = -1, len(widths) - 1
         while low < high:
@@ -397,9 +402,3 @@ class Wiring:
     def _expect(self, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         if tuple(tensor.shape) != shape:
             raise InputError(f"{name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
-
-
-def _whole(ratio: float, total: int) -> int:
-    """The whole count whose share of the total is this ratio, as floats go, or 0."""
-    nearest = round(ratio * total)
-    return nearest if count_for(ratio, total) == nearest and nearest / total <= ratio else 0
