@@ -52,7 +52,7 @@ def empirical_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]],
             closed = used_once(model, inputs, closed_layers(model))
             covered = {_join(layer, own) for layer in closed for own in _own(model, layer)}
             rest = {name: value for name, value in parameters.items() if name not in covered}
-        for seen in record(model, inputs, targets, loss, closed):
+        for seen in record(model, inputs, targets, loss, closed) if closed else ():
             for own, squares in _SQUARES[_kind(seen.layer)](seen).items():
                 name = _join(seen.name, own)
                 if name in sums:
@@ -120,17 +120,21 @@ def unfolded(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     return patches.view(len(patches), layer.groups, -1, patches.shape[2])
 
 
-def _kind(layer: nn.Module) -> type[nn.Module] | None:
-    kind = type(layer)
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer computes what `kind` does: it, or a subclass that does not change the forward pass."""
+    return isinstance(layer, kind) and type(layer).forward is kind.forward
+
+
+def _kind(layer: nn.Module) -> Any:
     if isinstance(layer, _BatchNorm):
         return _BatchNorm if layer.affine else None
-    if kind is nn.Conv2d:
-        plain = isinstance(layer.padding, tuple) and layer.padding_mode == "zeros"
-        return nn.Conv2d if plain else None
-    if kind is nn.Embedding:
-        return nn.Embedding if layer.max_norm is None and not layer.scale_grad_by_freq else None
+    kind = next((k for k in _SQUARES if k is not _BatchNorm and is_plain(layer, k)), None)
+    if isinstance(layer, nn.Conv2d) and (isinstance(layer.padding, str) or layer.padding_mode != "zeros"):
+        return None
+    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        return None
     affine = getattr(layer, "affine", getattr(layer, "elementwise_affine", True))
-    return kind if kind in _SQUARES and affine else None
+    return kind if affine else None
 
 
 def _own(model: nn.Module, layer: str) -> list[str]:

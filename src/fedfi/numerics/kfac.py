@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfi.numerics.diagonal import unfolded
+from fedfi.numerics.diagonal import is_plain, unfolded
 from fedfi.numerics.gradients import Loss
 from fedfi.numerics.tape import Record, record, used_once
 
@@ -116,7 +116,7 @@ def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tens
     Raises:
         ValueError: For no batches.
     """
-    linear = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
+    linear = [name for name, layer in model.named_modules() if is_plain(layer, nn.Linear)]
     sums: dict[str, Tensor] = {}
     rows: dict[str, int] = {}
 
@@ -155,13 +155,13 @@ def root(matrix: Tensor, rank: int) -> Tensor:
         raise ValueError(f"rank {rank} of a matrix {list(matrix.shape)}; expected [n, n] and a rank from 1 to n")
     values, vectors = torch.linalg.eigh(matrix.double())
     chosen: Tensor = vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()
-    return chosen.flip(1).to(matrix.dtype)
+    return chosen.flip(1).to(matrix.dtype).contiguous()
 
 
 def _is_matrix(layer: nn.Module) -> bool:
-    if type(layer) is nn.Conv2d:
+    if isinstance(layer, nn.Conv2d) and is_plain(layer, nn.Conv2d):
         return layer.groups == 1 and isinstance(layer.padding, tuple) and layer.padding_mode == "zeros"
-    return type(layer) is nn.Linear
+    return is_plain(layer, nn.Linear)
 
 
 def _rows(seen: Record) -> tuple[Tensor, Tensor]:

@@ -96,7 +96,8 @@ class DENSE(OneShot):
         labels = torch.randint(spec.classes, (self.batch,), generator=context.rng).to(device)
         generator.train()
         student.eval()
-        best, lowest = None, float("inf")
+        best: Tensor | None = None
+        lowest = float("inf")
         with _BatchNormLoss(networks) as statistics:
             for _ in range(self.generator_steps):
                 adam.zero_grad()
@@ -140,7 +141,8 @@ class _BatchNormLoss:
         """The loss of the pass since `reset`."""
         if not self._terms:
             return like.new_zeros(())
-        return torch.stack(self._terms).sum() / self._networks
+        total: Tensor = torch.stack(self._terms).sum() / self._networks
+        return total
 
     def _note(self, norm: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         assert isinstance(norm, _BatchNorm)

@@ -135,6 +135,8 @@ def widened(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Modu
             layer.out_channels, layer.in_channels = shape[0], shape[1]
         elif isinstance(layer, _BatchNorm):
             layer.num_features = shape[0]
+        elif isinstance(layer, nn.LayerNorm) and len(shape) == 1:
+            layer.normalized_shape = shape
         else:
             raise InputError(f"layer {path!r}, a {type(layer).__name__}, cannot be made wider")
     return wide

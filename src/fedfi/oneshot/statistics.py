@@ -152,6 +152,6 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
         if kind == "kfac":
             found[f"{name}/inputs"] = inputs + (layer.bias is not None), count
             found[f"{name}/outputs"] = len(weight), count
-        elif type(layer) is nn.Linear:
+        elif isinstance(layer, nn.Linear):
             found[name] = inputs, count
     return found

@@ -138,7 +138,7 @@ class Form:
         scales = []
         for name, (_, rank) in self.ranks[kind].items():
             if self.bits == 32:
-                tensors[f"{kind}:{name}"] = found[name].float()
+                tensors[f"{kind}:{name}"] = found[name].float().contiguous()
                 continue
             coded = quantize(root(found[name].float(), rank), "linear8")
             tensors[f"{kind}:{name}"] = coded.codes
@@ -152,7 +152,7 @@ class Form:
             return {n.removeprefix(f"{kind}:"): tensors[n].clone() for n in names}
         found = {}
         for name, scale in zip(names, tensors[f"{kind}/scales"].tolist(), strict=True):
-            r = dequantize(Quantized(tensors[name], scale, "linear8"))
+            r = dequantize(Quantized(tensors[name].contiguous(), scale, "linear8"))
             found[name.removeprefix(f"{kind}:")] = r @ r.T
         return found
 
