@@ -197,13 +197,16 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     name = str(about["model"])
     if ":" in name and model != name:
         raise InputError(f"{path}: its model is code, {name!r}; to run it say --model {name}")
-    network = Network(name, json.loads(str(about["options"])), _spec(str(about["spec"]), path))
+    network = Network(name, _options(str(about["options"]), path), _spec(str(about["spec"]), path))
     kinds = tuple(k for k in str(about["kinds"]).split(",") if k)
     if unknown_kinds := [k for k in kinds if k not in KINDS]:
         raise InputError(f"{path}: holds {unknown_kinds[0]!r}, expected some of {', '.join(KINDS)}")
     if about["bits"] not in (16, 32):
         raise InputError(f"{path}: bits is {about['bits']}, expected 16 or 32 (nearest valid: 16)")
-    bench = network.bench()
+    try:
+        bench = network.bench()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     if layout_hash(bench) != about["layout"]:
         raise InputError(f"{path}: its layout is {about['layout']}, but {name!r} here has {layout_hash(bench)}")
     form = Form.of(bench, network.task(), kinds, 16 if about["bits"] == 16 else 32)
@@ -293,6 +296,13 @@ def _value(file: UploadFile, what: str) -> str:
         "layout": file.layout,
     }
     return values[what]
+
+
+def _options(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: is not an upload: its options are {text!r}") from error
 
 
 def _spec(text: str, path: Path) -> InputSpec:
