@@ -166,8 +166,12 @@ def _linear(seen: Record) -> Named:
 
 def _convolution(seen: Record) -> Named:
     layer: Any = seen.layer
-    x, g = unfolded(layer, seen.inputs), seen.slopes.flatten(2)
-    squares = _products(g.unflatten(1, (layer.groups, -1)), x)
+    g = seen.slopes.flatten(2)
+    # patches are many times the inputs, so they are made for a few examples at a time
+    step = max(1, _ENTRIES // (seen.inputs.shape[1] * layer.weight[0, 0].numel() * g.shape[2]))
+    squares = torch.zeros_like(layer.weight).unflatten(0, (layer.groups, -1)).flatten(2)
+    for x, slopes in zip(seen.inputs.split(step), g.split(step), strict=True):
+        squares += _products(slopes.unflatten(1, (layer.groups, -1)), unfolded(layer, x))
     return {"weight": squares.reshape(layer.weight.shape), "bias": g.sum(2).square().sum(0)}
 
 
