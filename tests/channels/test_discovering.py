@@ -168,3 +168,43 @@ def test_outputs_that_are_no_logits():
     wiring = discover(Two(), nets.rows(2, 5))
     assert wiring.outputs == ()
     assert wiring.groups == ()
+
+
+def test_a_recurrent_layer_stays_whole():
+    """No rule follows it; the layers behind it are free, and it trains on as before."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.cell = nn.Embedding(10, 8), nn.LSTM(8, 6, batch_first=True)
+            self.hidden, self.head = nn.Linear(6, 12), nn.Linear(12, 3)
+
+        def forward(self, ids):
+            return self.head(self.hidden(self.cell(self.embedding(ids))[0][:, -1]).relu())
+
+    module, example = Recurrent(), nets.ids(10, 2, 5)
+    wiring = discover(module, example)
+    assert [(group.name, group.units) for group in wiring.groups] == [("hidden.weight", 12)]
+    nets.check(wiring, module, example)
+    module.train()(example).sum().backward()
+    assert module.cell.weight_ih_l0.grad is not None
+
+
+def test_writing_into_a_tensor():
+    """The graph shows zeros that are never written to; only the check sees that channels 0 to 2 differ."""
+
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(5, 3), nn.Linear(5, 6), nn.Linear(6, 4)
+
+        def forward(self, rows):
+            made = torch.zeros(len(rows), 6)
+            made[:, :3] = self.first(rows)
+            return self.head(self.second(rows) + made)
+
+    wiring = discover(Writing(), nets.rows(2, 5))
+    assert wiring.groups == ()
+    reasons = {(f.name, f.axis): f.reason for f in wiring.frozen}
+    assert reasons["second.weight", 0] == "exchanging these units changes the output"
+    assert "copy" in reasons["first.weight", 0]

@@ -141,13 +141,13 @@ def test_transposed_convolutions():
     nets.check(wiring, module, nets.images(4))
 
 
-@pytest.mark.slow
 def test_it_is_quick():
+    """In seconds of this process's own time, as other processes may take the rest."""
     model = resnet18(InputSpec("image", (3, 32, 32), 10))
-    start = time.perf_counter()
+    start = time.process_time()
     wiring = discover(model, nets.images())
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     wiring.shrink(model, wiring.prefix(0.5))
-    start = time.perf_counter()
+    start = time.process_time()
     wiring.shrink(model, wiring.rolled(0.5, 1))
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,9 @@ def trace(module: nn.Module, example: Example) -> Traced:
         InputError: If `torch.export` cannot follow the module.
     """
     args, kwargs = arguments(example)
-    with evaluating(module), torch.no_grad():
+    with evaluating(module), torch.no_grad(), warnings.catch_warnings():
+        # Recurrent layers set their list of weights in each call, to the same ones.
+        warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export", UserWarning)
         try:
             program = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:

@@ -49,7 +49,7 @@ def plain(ledger: Ledger, shape: Sequence[int]) -> Value:
 
 def known(ledger: Ledger, tensor: Tensor) -> Value:
     """Content of no channel whose numbers are known: equal ones are the same content."""
-    flat, inverse = torch.unique(tensor, return_inverse=True)
+    flat, inverse = torch.unique(tensor.detach().cpu(), return_inverse=True)
     return Value(tuple(tensor.shape), (compress(ledger.content((max(1, flat.numel()),))[inverse]),))
 
 
