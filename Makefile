@@ -12,7 +12,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --editable '.[dev,docs,report,text,flower,he,dp]'
+	$(PIP) install --editable '.[dev,docs,report,text,flower,he,dp,ot]'
 	touch $(STAMP)
 
 demo: install

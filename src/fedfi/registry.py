@@ -189,6 +189,96 @@ _ENTRIES = {
         "FedAvg of which each round's most revealing packets are encrypted",
         "Hu and Li, IEEE TDSC 2024",
     ),
+    "fedfiot": Entry(
+        "fedfi.oneshot.fedfiot:FedFiOT",
+        "oneshot",
+        "Neurons aligned by Fisher-weighted optimal transport, then a Fisher-weighted mean",
+        "FedFiOT, arXiv:2611.06783",
+    ),
+    "otfusion": Entry(
+        "fedfi.oneshot.otfusion:OTFusion",
+        "oneshot",
+        "Every model carried to the largest client's by optimal transport, then the mean",
+        "Singh, Jaggi, NeurIPS 2020, arXiv:1910.05653",
+    ),
+    "wbfusion": Entry(
+        "fedfi.oneshot.wbfusion:WBFusion",
+        "oneshot",
+        "Layer by layer the Wasserstein barycentre of the clients' neurons",
+        "Akash, Li, Trillos, arXiv:2210.06671",
+    ),
+    "pfnm": Entry(
+        "fedfi.oneshot.pfnm:PFNM",
+        "oneshot",
+        "Neurons matched to a growing set of global ones by Bayesian nonparametrics",
+        "Yurochkin et al., ICML 2019, arXiv:1905.12022",
+    ),
+    "fedma": Entry(
+        "fedfi.oneshot.fedma:FedMA",
+        "oneshot",
+        "Layers matched one after the other; with a round a layer, matched layers freeze and the rest trains on",
+        "Wang et al., ICLR 2020, arXiv:2002.06440",
+    ),
+    "fishermerge": Entry(
+        "fedfi.oneshot.fishermerge:FisherMerge",
+        "oneshot",
+        "The mean of models, each parameter weighted by its Fisher information",
+        "Matena, Raffel, NeurIPS 2022, arXiv:2111.09832",
+    ),
+    "regmean": Entry(
+        "fedfi.oneshot.regmean:RegMean",
+        "oneshot",
+        "Linear layers by least squares on all clients' inputs, the rest by the mean",
+        "Jin et al., ICLR 2023, arXiv:2212.09849",
+    ),
+    "fedfisher": Entry(
+        "fedfi.oneshot.fedfisher:FedFisher",
+        "oneshot",
+        "The minimum of the sum of clients' quadratic approximations, with Kronecker factors or diagonals",
+        "Jhunjhunwala, Wang, Joshi, AISTATS 2024, arXiv:2403.12329",
+    ),
+    "dense": Entry(
+        "fedfi.oneshot.dense:DENSE",
+        "oneshot",
+        "The clients' ensemble distilled into one model on images from a generator",
+        "Zhang et al., NeurIPS 2022, arXiv:2112.12371",
+    ),
+    "fedbens": Entry(
+        "fedfi.oneshot.fedbens:FedBEns",
+        "oneshot",
+        "Modes of the product of clients' mixtures of Laplace approximations, as an ensemble",
+        "Talpini, Savi, Neglia, arXiv:2503.15367",
+    ),
+    "ties": Entry(
+        "fedfi.oneshot.ties:TIES",
+        "oneshot",
+        "The largest changes of each client, where they agree in sign",
+        "Yadav et al., NeurIPS 2023, arXiv:2306.01708",
+    ),
+    "task-arithmetic": Entry(
+        "fedfi.oneshot.taskarithmetic:TaskArithmetic",
+        "oneshot",
+        "The common start plus a multiple of the mean of what training changed",
+        "Ilharco et al., ICLR 2023, arXiv:2212.04089",
+    ),
+    "rebasin": Entry(
+        "fedfi.oneshot.rebasin:GitReBasin",
+        "oneshot",
+        "Models permuted into one basin by matching weights, then their mean",
+        "Ainsworth, Hayase, Srinivasa, ICLR 2023, arXiv:2209.04836",
+    ),
+    "ensemble": Entry(
+        "fedfi.oneshot.ensemble:Ensemble",
+        "oneshot",
+        "All clients' models, their predictions averaged: an upper reference",
+        "Guha, Talwalkar, Smith, arXiv:1902.11175",
+    ),
+    "best-client": Entry(
+        "fedfi.oneshot.bestclient:BestClient",
+        "oneshot",
+        "The client's model that is best on the server's examples: a reference",
+        "reference of the FedFiOT experiments",
+    ),
 }
 
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.oneshot.bestclient import BestClient
+from fedfi.oneshot.dense import DENSE
+from fedfi.oneshot.ensemble import Ensemble
+from fedfi.oneshot.fedbens import FedBEns
+from fedfi.oneshot.fedfiot import FedFiOT
+from fedfi.oneshot.fedfisher import FedFisher
+from fedfi.oneshot.fedma import FedMA
+from fedfi.oneshot.fishermerge import FisherMerge
+from fedfi.oneshot.otfusion import OTFusion
+from fedfi.oneshot.pfnm import PFNM
+from fedfi.oneshot.rebasin import GitReBasin
+from fedfi.oneshot.regmean import RegMean
+from fedfi.oneshot.taskarithmetic import TaskArithmetic
+from fedfi.oneshot.ties import TIES
+from fedfi.oneshot.wbfusion import WBFusion
 from fedfi.personal.apfl import APFL
 from fedfi.personal.ditto import Ditto
 from fedfi.personal.fedala import FedALA
@@ -38,6 +54,10 @@ MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 FULL = {1.0: 1.0}
 UNIFORM = {**HALF, "weights": "uniform"}
 CLEAR = {"enabled": False, "packet_size": 8}
+EXACT = {"upload_bits": 32}
+# One-shot methods, by hand: c0 ends at (1/2, -1/2) with x = 1 of class 0, c1 at (-1, 1) with x = 2 of class 1. There
+# p = 1 / (1 + e^-1) and 1 / (1 + e^-4), so the gradients of the loss are (-1, 1) / (1 + e) and (2, -2) / (1 + e^4).
+G0, G1 = 1 / (1 + math.e), 2 / (1 + math.e**4)
 ALL_ROUND = dict(FedFIbOS.presets["all-round"])
 PUBLISHED = dict(FedFIbOS.presets["as-published"])
 
@@ -193,4 +213,52 @@ ROWS: dict[str, Row] = {
     "he-fedavg": Row(HEFedAvg(**HALF, encryption=CLEAR), silent=True),
     "fedml-he": Row(FedMLHE(**HALF, encryption=CLEAR), silent=True),
     "maskcrypt": Row(MaskCrypt(**HALF, encryption=CLEAR), silent=True),
+    # F = G^2: (F0/2 - F1) / (F0 + F1); of a single layer there is nothing to align
+    "fishermerge": Row(
+        FisherMerge(**HALF, fisher="observed"),
+        first_round=[(G0**2 / 2 - G1**2) / (G0**2 + G1**2), -(G0**2 / 2 - G1**2) / (G0**2 + G1**2)],
+        by_hand=FisherMerge(fisher="observed", normalize=False, floor=0.0, **EXACT),
+    ),
+    "fishermerge-exact": Row(FisherMerge(**HALF)),
+    # rho = 1/2: F^rho = G, equal shares, no damping to speak of
+    "fedfiot": Row(
+        FedFiOT(**HALF),
+        first_round=[(G0 / 2 - G1) / (G0 + G1), -(G0 / 2 - G1) / (G0 + G1)],
+        by_hand=FedFiOT(rho=(0.5,), damping=(1e-12,), **EXACT),
+    ),
+    "fedfiot-as-published": Row(FedFiOT(**HALF, **FedFiOT.presets["as-published"])),
+    "fedfiot-blocks": Row(FedFiOT(**HALF, order="blocks", initialization="independent", measure_on=4)),
+    # nothing to align, so the mean
+    "otfusion": Row(OTFusion(**HALF), first_round=[-0.25, 0.25], by_hand=OTFusion(**EXACT)),
+    "wbfusion": Row(WBFusion(**HALF), first_round=[-0.25, 0.25], by_hand=WBFusion(**EXACT)),
+    "rebasin": Row(GitReBasin(**HALF), first_round=[-0.25, 0.25], by_hand=GitReBasin(**EXACT)),
+    # G = x^2 = 1 and 4: (1/2 - 4) / 5
+    "regmean": Row(RegMean(**HALF), first_round=[-0.7, 0.7], by_hand=RegMean(**EXACT)),
+    "fedfisher": Row(FedFisher(**HALF, steps=6)),
+    "fedfisher-diagonal": Row(FedFisher(**HALF, steps=6, curvature="diagonal")),
+    # one of two coordinates is kept, the first: (1/2, 0) and (-1, 0); the sum is negative, so c1's alone
+    "ties": Row(TIES(**HALF), first_round=[-1.0, 0.0], by_hand=TIES(**EXACT)),
+    "task-arithmetic": Row(
+        TaskArithmetic(**HALF),
+        TaskArithmetic(**HALF, **EXACT, weights="uniform"),
+        first_round=[-0.25, 0.25],
+        by_hand=TaskArithmetic(**EXACT),
+    ),
+    # both hold one example, so the first
+    "best-client": Row(BestClient(**HALF), first_round=[0.5, -0.5], by_hand=BestClient(**EXACT)),
+    "ensemble": Row(Ensemble(**HALF)),
+    "dense": Row(DENSE(**HALF, stages=1, noise=3, batch=8, generator_steps=2, steps=3)),
+    "fedbens": Row(FedBEns(**HALF, models=2, steps=4)),
+    "fedbens-diag-full": Row(FedBEns(**HALF, models=2, steps=4, curvature="diag-full", upload_bits=16)),
+    # a row of the last layer is weighted by who has the class: 1.001 of 1.002 (each count plus a thousandth)
+    "pfnm": Row(
+        PFNM(**HALF, grow=False),
+        first_round=[(0.5 * 1.001 - 1 * 0.001) / 1.002, (1 * 1.001 - 0.5 * 0.001) / 1.002],
+        by_hand=PFNM(**EXACT),
+    ),
+    "fedma": Row(
+        FedMA(**HALF, grow=False),
+        first_round=[(0.5 * 1.001 - 1 * 0.001) / 1.002, (1 * 1.001 - 0.5 * 0.001) / 1.002],
+        by_hand=FedMA(**EXACT),
+    ),
 }

@@ -172,3 +172,61 @@ def audit(
     from fedfi.cli.auditing import audit as audit_
 
     audit_(directories, set_ or [], out, rounds, clients, iterations, quiet)
+
+
+_Classes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...|N", help="All labels in the model's order, or 0 to N-1, where a party may lack some."
+    ),
+]
+
+
+@app.command()
+def fisher(
+    model: Annotated[str, typer.Option(help="The model: a name, or package.module:function.", show_default=False)],
+    weights: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="Its state dict.", show_default=False)],
+    data: Annotated[str, typer.Option(help="What it was trained on: a name, a path, or a function.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="UPLOAD.safetensors", help="The upload.")],
+    method: Annotated[str, typer.Option("--for", metavar="METHOD", help="What it will be merged by.")] = "fedfiot",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE or data.KEY=VALUE.")
+    ] = None,
+    party: Annotated[str | None, typer.Option(help="Whose it is.  [default: the upload's name]")] = None,
+    classes: _Classes = None,
+    bits: Annotated[int, typer.Option(help="Bits of a parameter, 16 or 32.")] = 16,
+    limit: Annotated[int | None, typer.Option(min=1, help="Measure on so many examples at most.")] = None,
+    quiet: _Quiet = False,
+) -> None:
+    """Write a party's upload: a trained model and what a merge needs to know of it.
+
+    No data leave the party; the upload of a diagonal is as long as the model in 32 bits.
+    """
+    from fedfi.cli.merging import fisher as fisher_
+
+    fisher_(model, weights, data, out, method, set_ or [], party, classes, bits, limit, quiet)
+
+
+@app.command()
+def merge(
+    uploads: Annotated[list[Path], typer.Argument(metavar="UPLOAD...", help="Files of fedfi fisher.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="MERGED.safetensors", help="The merged model.")],
+    method: Annotated[str, typer.Option(metavar="NAME[:PRESET]", help="How to merge.")] = "fedfiot",
+    validate: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Examples to choose settings by, and to judge on.")
+    ] = None,
+    base: Annotated[
+        Path | None, typer.Option(metavar="FILE.safetensors", help="The model that all parties started from.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The uploads' model, where it is code of your own.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="KEY=VALUE of the method, or data.KEY=VALUE.")
+    ] = None,
+    classes: _Classes = None,
+    json: _Json = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Merge models by their uploads, without a server; uploads that do not fit each other are refused."""
+    from fedfi.cli.merging import merge as merge_
+
+    merge_(uploads, method, out, validate, base, model, set_ or [], classes, json, quiet)

@@ -12,8 +12,9 @@ from torch import nn
 
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict, read_toml
-from fedfi.federation.algorithm import HasLevels
+from fedfi.federation.algorithm import DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import tensors_to_file, write_atomically
+from fedfi.federation.packet import Packet
 from fedfi.federation.run import last_state
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
@@ -60,6 +61,8 @@ def _module(
     rounds, state = last_state(algorithm, task, directory, seed)
     about = {"algorithm": str(experiment.settings.algorithm["name"]), "round": str(rounds)}
     benches = Benches(task, seed)
+    if capacity is None and isinstance(algorithm, DeploysNetwork):
+        return algorithm.deploy(Packet(algorithm.global_model(state)), benches).module, about
     if capacity is None:
         benches.whole.load(algorithm.global_model(state))
         return benches.whole.module, about

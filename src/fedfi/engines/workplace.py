@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, HasLevels, Negotiates, Reply
+from fedfi.federation.algorithm import (
+    Algorithm,
+    DeploysNetwork,
+    EvaluatesClients,
+    Failure,
+    HasLevels,
+    Negotiates,
+    Reply,
+)
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import sums, take_statistics
@@ -107,6 +115,8 @@ class Workplace:
             if not isinstance(self.algorithm, HasLevels):
                 raise InputError(f"{type(self.algorithm).__name__} makes no submodels")
             return self.algorithm.place(packet, self.benches)
+        if isinstance(self.algorithm, DeploysNetwork):
+            return self.algorithm.deploy(packet, self.benches)
         self.benches.whole.load(packet.tensors)
         return self.benches.whole
 

@@ -150,6 +150,15 @@ class HasLevels(Protocol):
 
 
 @runtime_checkable
+class DeploysNetwork(Protocol):
+    """A method whose model is another network than the task's: a wider one, or several of them."""
+
+    def deploy(self, packet: Packet, benches: Benches) -> Workbench:
+        """Puts the global model on a workbench of the network that it is, ready to be judged."""
+        ...
+
+
+@runtime_checkable
 class UpdatesCohorts(Protocol):
     """A method that can do the work of many clients at once; equal to a loop over `client_update`."""
 

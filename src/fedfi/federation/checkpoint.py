@@ -22,9 +22,11 @@ from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rows import RowStore
 
 KEEP = 2
-REMADE = {"remade": True}
-"""Metadata of a dataclass field that a checkpoint leaves out, since `init` makes it again from the task alone."""
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
+
+
+UNSAVED = {"saved": False}
+"""Metadata of a field that `init` makes anew each time, such as a network to try models on; no checkpoint holds it."""
 
 
 def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
@@ -35,13 +37,7 @@ def flatten(value: Any, tensors: Tree, path: str = "state") -> Any:
     if isinstance(value, RowStore):
         return {"rows": value.describe()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            "fields": {
-                f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}")
-                for f in dataclasses.fields(value)
-                if not f.metadata.get("remade")
-            }
-        }
+        return {"fields": {f.name: flatten(getattr(value, f.name), tensors, f"{path}.{f.name}") for f in _saved(value)}}
     if isinstance(value, Mapping):
         return {"table": [[k, flatten(v, tensors, f"{path}[{k}]")] for k, v in value.items()]}
     if isinstance(value, list | tuple):
@@ -59,9 +55,8 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     if kind == "rows":
         return template  # its rows are restored when the whole is there
     if kind == "fields":
-        fields = {k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
-        same = {f.name: getattr(template, f.name) for f in dataclasses.fields(template) if f.metadata.get("remade")}
-        return type(template)(**fields, **same)
+        restored = {k: unflatten(v, tensors, getattr(template, k)) for k, v in content.items()}
+        return dataclasses.replace(template, **restored)
     if kind == "table":
         given = template if isinstance(template, Mapping) else {}
         return {k: unflatten(v, tensors, given.get(k)) for k, v in content}
@@ -73,12 +68,16 @@ def unflatten(structure: Mapping[str, Any], tensors: Mapping[str, Tensor], templ
     return content
 
 
+def _saved(value: Any) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(value) if f.metadata.get("saved", True)]
+
+
 def row_stores(value: Any) -> Iterator[RowStore]:
     """All row stores of a nested state, in a fixed order."""
     if isinstance(value, RowStore):
         yield value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
+        for field in _saved(value):
             yield from row_stores(getattr(value, field.name))
     elif isinstance(value, Mapping):
         for item in value.values():

@@ -19,6 +19,7 @@ from fedfi.federation import checkpoint
 from fedfi.federation.algorithm import (
     Algorithm,
     ClientId,
+    DeploysNetwork,
     EvaluatesClients,
     Failure,
     HasLevels,
@@ -242,7 +243,8 @@ class _Loop:
         model = self.algorithm.global_model(state)
         if self.directory:
             path = self.directory.path / "model.safetensors"
-            checkpoint.tensors_to_file(path, deployable(self.task, model))
+            own = isinstance(self.algorithm, DeploysNetwork)
+            checkpoint.tensors_to_file(path, model if own else deployable(self.task, model))
             self._event("done", rounds=rounds)
         return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
 

@@ -46,7 +46,7 @@ from torch.nn import functional
 from fedfi.channels import Units, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
-from fedfi.federation.checkpoint import REMADE
+from fedfi.federation.checkpoint import UNSAVED
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
@@ -81,7 +81,7 @@ class FjORDState:
     plain: VectorLayout
     constants: list[str]
     norms: list[str]
-    wiring: Wiring = field(metadata=REMADE)
+    wiring: Wiring = field(metadata=UNSAVED)
     widths: dict[float, float]
     assignment: int
 

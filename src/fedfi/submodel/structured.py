@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fedfi.channels import Units, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
-from fedfi.federation.checkpoint import REMADE
+from fedfi.federation.checkpoint import UNSAVED
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
@@ -60,7 +60,7 @@ class StructuredState:
     """
 
     model: Model
-    wiring: Wiring = field(metadata=REMADE)
+    wiring: Wiring = field(metadata=UNSAVED)
     widths: dict[float, float]
     assignment: int
     round: int = 0

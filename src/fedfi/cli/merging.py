@@ -1,0 +1,217 @@
+"""`fedfi fisher` and `fedfi merge`: merging by files, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedfi import registry
+from fedfi.errors import InputError, unknown
+from fedfi.validation import validate
+
+if TYPE_CHECKING:
+    from fedfi.data import Dataset
+    from fedfi.data.dataset import Examples
+    from fedfi.oneshot.method import Merging
+
+
+def fisher(
+    model: str,
+    weights: Path,
+    data: str,
+    out: Path,
+    method: str,
+    settings: Sequence[str],
+    party: str | None,
+    classes: str | None,
+    bits: int,
+    limit: int | None,
+    quiet: bool,
+) -> None:
+    """Writes the upload of one party.
+
+    Args:
+        model: Name of the model.
+        weights: Its state dict, a safetensors file.
+        data: What it was trained on, as in an experiment's ``data.name``.
+        out: The upload.
+        method: What it is for.
+        settings: ``model.KEY=VALUE`` and ``data.KEY=VALUE``.
+        party: Whose it is; by default the name of `out`.
+        classes: All labels in the model's order, by commas, or their number.
+        bits: 16 or 32.
+        limit: Measure on so many examples at most.
+        quiet: Say nothing.
+    """
+    from fedfi.oneshot.files import Network, write_upload
+
+    if bits not in (16, 32):
+        raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
+    tables = _tables(settings, ("model", "data"))
+    examples = examples_of(data, tables["data"], classes)
+    network = Network(model, tables["model"], examples.dataset.spec)
+    packet = write_upload(
+        out,
+        network,
+        read_weights(weights),
+        examples,
+        method,
+        _method(method, {}).needs(),
+        party=party or out.stem,
+        bits=16 if bits == 16 else 32,
+        limit=limit,
+        source=str(weights),
+    )
+    if not quiet:
+        count = packet.scalars["examples"]
+        print(f"{out}: {packet.nbytes:,} bytes for {method}, of {model} on {count} examples")
+
+
+def merge(
+    uploads: Sequence[Path],
+    method: str,
+    out: Path,
+    validate_on: str | None,
+    base: Path | None,
+    model: str | None,
+    settings: Sequence[str],
+    classes: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Merges uploads into one file.
+
+    Args:
+        uploads: The files.
+        method: NAME or NAME:PRESET.
+        out: The merged model.
+        validate_on: Examples to choose by and to judge on.
+        base: The model that all parties started from.
+        model: The model, where it is code.
+        settings: ``KEY=VALUE`` of the method, and ``data.KEY=VALUE``.
+        classes: As for `fisher`.
+        as_json: Print the report as JSON.
+        quiet: Say nothing.
+    """
+    from fedfi.federation.checkpoint import tensors_to_file
+    from fedfi.federation.workbench import deployable
+    from fedfi.oneshot.files import check_together, load_weights, merge_files, read_upload
+
+    tables = _tables(settings, ("data", ""))
+    name, _, preset = method.partition(":")
+    chosen = _method(name, tables[""], preset or None)
+    files = [read_upload(path, model) for path in uploads]
+    check_together(files, name, chosen.needs())
+    network = files[0].network
+    examples = None
+    if validate_on is not None:
+        examples = examples_of(validate_on, tables["data"], classes or str(network.spec.classes))
+        if examples.dataset.spec.shape != network.spec.shape:
+            given, expected = list(examples.dataset.spec.shape), list(network.spec.shape)
+            raise InputError(
+                f"--validate {validate_on}: an example is {given}, but the uploads' models take {expected}"
+            )
+    start = None
+    if base is not None:
+        bench = network.bench()
+        load_weights(bench, read_weights(base), str(base))
+        start = {n: t.clone() for n, t in bench.tree().items()}
+    merged, report = merge_files(files, chosen, examples=examples, base=start)
+    about = {"method": method, "model": network.name, "options": json.dumps(dict(network.options))}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tensors_to_file(out, merged.deployed or deployable(network.task(), merged.model), about)
+    report = {"method": method, "out": str(out), **report}
+    if as_json:
+        print(json.dumps(report, indent=1))
+    elif not quiet:
+        _show(report)
+
+
+def examples_of(name: str, options: Mapping[str, Any], classes: str | None) -> Examples:
+    """The examples of a data set, normalised by themselves, with labels in the given order."""
+    from fedfi.data import load
+
+    try:
+        found, _ = load(name, **options)
+    except TypeError as error:
+        raise InputError(f"data options {sorted(options)}: {error}") from error
+    return (found if classes is None else _relabelled(found, classes)).fitted().examples()
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    """A state dict.
+
+    Raises:
+        InputError: If the file is missing or no safetensors file.
+    """
+    from fedfi.federation.checkpoint import tensors_from_file
+
+    try:
+        return tensors_from_file(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # safetensors has an error of its own, which it exports under varying names
+        raise InputError(f"{path}: is not a safetensors file: {error}") from error
+
+
+def _relabelled(data: Dataset, classes: str) -> Dataset:
+    """The data set with classes counted in the order given: a party may lack some of them."""
+    import torch
+
+    given = classes.split(",") if not classes.isdecimal() else [str(i) for i in range(int(classes))]
+    own = [str(label) for label in data.label_names or range(data.spec.classes)]
+    if missing := [label for label in own if label not in given]:
+        raise InputError(f"--classes {classes}: " + unknown("label", missing[0], given))
+    places = torch.tensor([given.index(label) for label in own])
+    spec = dataclasses.replace(data.spec, classes=len(given))
+    return dataclasses.replace(data, targets=places[data.targets], spec=spec, label_names=tuple(given))
+
+
+def _method(name: str, settings: Mapping[str, Any], preset: str | None = None) -> Merging[Any]:
+    from fedfi.oneshot.method import Merging
+
+    kind = registry.algorithm(name)
+    if not issubclass(kind, Merging):
+        merging = [n for n, e in registry.entries().items() if e.family == "oneshot"]
+        raise InputError(f"method {name!r} does not merge models (choose from {', '.join(merging)})")
+    if preset is not None and preset not in kind.presets:
+        raise InputError(unknown(f"preset of {name}", preset, kind.presets))
+    keys = {**(kind.presets[preset] if preset else {}), **settings}
+    method: Merging[Any] = validate(kind, keys, source=f"method {name}")
+    return method
+
+
+def _tables(settings: Sequence[str], allowed: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings by table; keys without a table are those of the table `""`."""
+    from fedfi.experiment import parse_override
+
+    tables: dict[str, dict[str, Any]] = {table: {} for table in allowed}
+    for setting in settings:
+        keys, value = parse_override(setting)
+        table, key = ("", keys[0]) if len(keys) == 1 else (keys[0], ".".join(keys[1:]))
+        if table not in tables:
+            choices = [f"{t}.KEY" if t else "KEY" for t in allowed]
+            raise InputError(f"--set {setting}: expected one of {', '.join(choices)}")
+        tables[table][key] = value
+    return tables
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    columns = list(report["parties"][0])
+    table = Table(*columns, box=None, pad_edge=False)
+    for party in report["parties"]:
+        table.add_row(*(f"{party[c]:.4g}" if isinstance(party[c], float) else str(party[c]) for c in columns))
+    console.print(table)
+    for name, value in report["merge"].items():
+        if not name.startswith("distance/"):
+            console.print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+    if "score" in report:
+        console.print(f"score of the merged model: {report['score']:.4f}")
+    console.print(f"{report['out']}: merged by {report['method']}")

@@ -1,0 +1,99 @@
+"""What each layer of a network is fed in one pass, and the gradient of the loss by what it puts out.
+
+Shape convention: B examples a batch; a layer's inputs and slopes are `[B, ...]`. The loss is summed over examples, so
+row b of a slope is the gradient of example b's loss alone, in a network whose examples do not mix. That is all that
+per-example gradients of a layer's parameters need: no gradient of a parameter is computed.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedfi.numerics.gradients import Loss, require_separable
+
+__all__ = ["Record", "record", "used_once"]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One layer in one pass.
+
+    Attributes:
+        name: The layer's name in the model.
+        layer: The layer.
+        inputs: `[B, ...]`.
+        slopes: The gradient of the summed loss by the layer's outputs, `[B, ...]`.
+    """
+
+    name: str
+    layer: nn.Module
+    inputs: Tensor
+    slopes: Tensor
+
+
+def used_once(model: nn.Module, inputs: Tensor, names: Collection[str]) -> set[str]:
+    """Those of the named layers that one pass calls exactly once, with one tensor."""
+    calls: dict[str, list[int]] = {}
+
+    def count(name: str, arguments: tuple[object, ...]) -> None:
+        calls.setdefault(name, []).append(len(arguments) if isinstance(arguments[0], Tensor) else 0)
+
+    layers = dict(model.named_modules())
+    hooks = [
+        layers[name].register_forward_pre_hook(lambda _, arguments, name=name: count(name, arguments)) for name in names
+    ]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name for name, seen in calls.items() if seen == [1]}
+
+
+def record(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, names: Collection[str]) -> list[Record]:
+    """Passes a batch forward and back and notes what the named layers saw; the model is left as found.
+
+    Args:
+        model: Any module in evaluation mode, or without layers that mix examples.
+        inputs: `[B, ...]`.
+        targets: `[B, ...]`.
+        loss: Outputs and targets to the unreduced losses `[B]`.
+        names: Layers of the model, each called once a pass (see `used_once`); those that the pass does not reach
+            are left out.
+
+    Raises:
+        ValueError: For a layer that mixes examples, or a loss that is not one value an example.
+    """
+    require_separable(model)
+    layers = dict(model.named_modules())
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not output.requires_grad:  # the first layer of a network without gradients
+            output = output.detach().requires_grad_()
+        seen[name] = arguments[0].detach(), output
+        return output.clone()  # so that an in-place function after it leaves the noted tensor alone
+
+    hooks = [
+        layers[name].register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments, output))
+        for name in names
+    ]
+    try:
+        with torch.enable_grad():
+            losses = loss(model(inputs), targets)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if losses.shape != (len(inputs),):
+        raise ValueError(
+            f"the loss returned shape {list(losses.shape)}; expected one value an example, [{len(inputs)}]"
+        )
+    outputs = [output for _, output in seen.values()]
+    slopes = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
+    return [
+        Record(name, layers[name], given, slope.detach())
+        for (name, (given, _)), slope in zip(seen.items(), slopes, strict=True)
+    ]

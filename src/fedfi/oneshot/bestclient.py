@@ -1,0 +1,35 @@
+"""The best single client, a reference that a merge should beat.
+
+The model that scores best on the server's examples; without any, that of the client with most examples. In further
+rounds every client goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.federation.algorithm import CONFIG
+from fedfi.oneshot.method import Context, OneShot
+from fedfi.oneshot.server import best_of
+from fedfi.oneshot.uploads import Merged, Upload, largest
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class BestClient(OneShot):
+    """The client's model that is best on the server's examples."""
+
+    def needs(self) -> tuple[str, ...]:
+        """Nothing but models."""
+        return ()
+
+    def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
+        """Judges every model."""
+        best, scores = best_of([u.model for u in uploads], context.server)
+        if context.server.examples is None:
+            best = largest(uploads)
+        found = {f"score/{u.party}": s for u, s in zip(uploads, scores, strict=False)}
+        return Merged(uploads[best].model, {"merge/client": uploads[best].party, **found})

@@ -1,0 +1,313 @@
+"""Merging without a server: each party writes one file, whoever collects the files merges them.
+
+An upload file is an encoded packet, hence safetensors; its scalars name the model, the layout of its parameters, the
+number of examples, the party, what was measured and for which method. Nothing in it is run: a model that is code of
+somebody's own must be named by whoever merges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.data.dataset import Dataset, Examples
+from fedfi.data.federated import FederatedData
+from fedfi.errors import InputError
+from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.evaluation import take_statistics
+from fedfi.federation.packet import Packet, PacketError, Tree, decode
+from fedfi.federation.rng import keyed_generator, keyed_global_rng
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import Workbench
+from fedfi.models import InputSpec, build
+from fedfi.oneshot.method import Context, Merging
+from fedfi.oneshot.server import Server, score_of
+from fedfi.oneshot.statistics import KINDS, measure
+from fedfi.oneshot.uploads import Merged, Upload
+from fedfi.oneshot.wire import Bits, Form
+
+FORMAT = "fedfi-upload-1"
+_HEADER = {"format": str, "model": str, "options": str, "spec": str, "layout": str, "party": str, "kinds": str,
+           "method": str, "bits": int, "examples": int}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network: what `fedfi.models.build` is called with.
+
+    Attributes:
+        name: A name of `fedfi.models.available`, or ``package.module:function``.
+        options: Its options.
+        spec: What it is fed.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    spec: InputSpec
+
+    def task(self, examples: Examples | None = None) -> Task:
+        """A task of this network; `examples` are the server's."""
+        inputs = self.spec.example(1)
+        inputs = inputs.int() if self.spec.kind == "text" else inputs
+        nothing = Dataset(inputs, torch.zeros(1, dtype=torch.int64), self.spec).examples(torch.arange(0))
+        data = FederatedData({}, test=nothing, validation=examples, spec=self.spec)
+        return Task(model=lambda: build(self.name, self.spec, self.options), data=data)
+
+    def bench(self) -> Workbench:
+        """An instance."""
+        with keyed_global_rng(0, "files"):
+            return Workbench(build(self.name, self.spec, self.options))
+
+
+@dataclass(frozen=True, eq=False)
+class UploadFile:
+    """An upload as it was read, checked.
+
+    Attributes:
+        path: Where it lies.
+        network: Which network it is of.
+        layout: Digest of the names and shapes of its tensors.
+        kinds: What was measured.
+        method: What for.
+        upload: The model and the statistics.
+    """
+
+    path: Path
+    network: Network
+    layout: str
+    kinds: tuple[str, ...]
+    method: str
+    upload: Upload
+
+
+def layout_hash(bench: Workbench) -> str:
+    """A digest of the names, shapes and types of a network's parameters and buffers."""
+    entries = [[n, list(t.shape), str(t.dtype)] for n, t in sorted(bench.tree().items())]
+    return hashlib.blake2b(json.dumps(entries).encode(), digest_size=8).hexdigest()
+
+
+def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str) -> None:
+    """Takes a network's values from a state dict, all of them.
+
+    Raises:
+        InputError: Naming the source and the first name that is missing, unexpected, or of another shape.
+    """
+    state = bench.module.state_dict()
+    for what, names in (("lacks", state.keys() - weights.keys()), ("holds", weights.keys() - state.keys())):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            where = "which the network has" if what == "lacks" else "which the network does not have"
+            raise InputError(f"{source}: {what} {min(names)!r}{more}, {where}")
+    for name, value in weights.items():
+        if value.shape != state[name].shape:
+            raise InputError(f"{source}: {name!r} has shape {list(value.shape)}, expected {list(state[name].shape)}")
+    own = bench.tree()
+    bench.load({n: t for n, t in weights.items() if n in own})
+
+
+def write_upload(
+    path: Path,
+    network: Network,
+    weights: Mapping[str, Tensor],
+    examples: Examples,
+    method: str,
+    kinds: tuple[str, ...],
+    *,
+    party: str,
+    bits: Bits = 16,
+    limit: int | None = None,
+    source: str = "weights",
+) -> Packet:
+    """Measures a model and writes its upload.
+
+    Args:
+        path: Where to.
+        network: Which network.
+        weights: Its state dict.
+        examples: What it was trained on.
+        method: What the upload is for, a name for people.
+        kinds: What to measure; see `statistics.KINDS`.
+        party: Whose it is.
+        bits: 16 or 32 bits a parameter.
+        limit: Measure on so many examples at most.
+        source: Where the weights are from; errors start with it.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: If the weights do not fit the network, or there are no examples.
+    """
+    bench = network.bench()
+    load_weights(bench, weights, source)
+    task = network.task()
+    form = Form.of(bench, task, kinds, bits)
+    take_statistics(task, bench.module, examples)
+    rng = keyed_generator(0, "measure", party)
+    found = measure(kinds, bench.module, examples, task.loss, limit=limit, rng=rng)
+    model = {n: t.clone() for n, t in bench.tree().items()}
+    upload = Upload(party, model, tuple(bench.layout.names), len(examples), found)
+    about = {
+        "format": FORMAT,
+        "model": network.name,
+        "options": json.dumps(dict(network.options), sort_keys=True),
+        "spec": json.dumps(dataclasses.asdict(network.spec), sort_keys=True),
+        "layout": layout_hash(bench),
+        "party": party,
+        "kinds": ",".join(kinds),
+        "method": method,
+        "bits": bits,
+    }
+    packet = form.pack(upload, about)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, packet.encode())
+    return packet
+
+
+def read_upload(path: Path, model: str | None = None) -> UploadFile:
+    """Reads and checks an upload.
+
+    Args:
+        path: The file.
+        model: Name of the model, which allows one that is code (``package.module:function``).
+
+    Raises:
+        InputError: If it is no upload, is damaged, or does not fit the network that it names.
+    """
+    try:
+        packet = decode(path.read_bytes())
+    except PacketError as error:
+        raise InputError(f"{path}: is not an upload: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    about = packet.scalars
+    for key, kind in _HEADER.items():
+        if type(about.get(key)) is not kind:
+            raise InputError(f"{path}: is not an upload: {key!r} is {about.get(key)!r}, expected a {kind.__name__}")
+    if about["format"] != FORMAT:
+        raise InputError(f"{path}: its format is {about['format']!r}, expected {FORMAT!r}")
+    name = str(about["model"])
+    if ":" in name and model != name:
+        raise InputError(f"{path}: its model is code, {name!r}; to run it say --model {name}")
+    network = Network(name, _options(str(about["options"]), path), _spec(str(about["spec"]), path))
+    kinds = tuple(k for k in str(about["kinds"]).split(",") if k)
+    if unknown_kinds := [k for k in kinds if k not in KINDS]:
+        raise InputError(f"{path}: holds {unknown_kinds[0]!r}, expected some of {', '.join(KINDS)}")
+    if about["bits"] not in (16, 32):
+        raise InputError(f"{path}: bits is {about['bits']}, expected 16 or 32 (nearest valid: 16)")
+    try:
+        bench = network.bench()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if layout_hash(bench) != about["layout"]:
+        raise InputError(f"{path}: its layout is {about['layout']}, but {name!r} here has {layout_hash(bench)}")
+    form = Form.of(bench, network.task(), kinds, 16 if about["bits"] == 16 else 32)
+    form.layout_of({k: type(v) for k, v in about.items()}).check(packet, str(path))
+    upload = form.unpack(packet, str(about["party"]))
+    return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload)
+
+
+def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str]) -> None:
+    """Checks that uploads can be merged by a method.
+
+    Raises:
+        InputError: Naming both files and both values, or what the method needs and how to make it.
+    """
+    if not files:
+        raise InputError("there is nothing to merge: expected at least one upload")
+    first = files[0]
+    for other in files[1:]:
+        for what in ("model", "options", "input", "layout"):
+            mine, theirs = (_value(f, what) for f in (first, other))
+            if mine != theirs:
+                raise InputError(f"{first.path} and {other.path} differ in {what}: {mine} and {theirs}")
+    for file in files:
+        lacking = [kind for kind in needs if kind not in file.kinds]
+        if lacking:
+            raise InputError(
+                f"{file.path} was made for {file.method!r} and holds {', '.join(file.kinds) or 'a model alone'};"
+                f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}"
+            )
+
+
+def merge_files(
+    files: Sequence[UploadFile],
+    method: Merging[Any],
+    *,
+    examples: Examples | None = None,
+    base: Tree | None = None,
+    seed: int = 0,
+) -> tuple[Merged, dict[str, Any]]:
+    """Merges uploads and says what came of it.
+
+    Args:
+        files: The uploads, checked by `check_together`.
+        method: The method.
+        examples: Of the one who merges, to choose by and to judge on.
+        base: The model that all parties started from, where they did.
+        seed: Of the method's draws.
+
+    Returns:
+        The merge, and a report: the parties, the method's numbers, and scores where there are examples.
+    """
+    network = files[0].network
+    task = network.task(examples)
+    server = Server(task, network.bench())
+    merged = method.merged([f.upload for f in files], Context(server, base, 0, keyed_generator(seed, "merge")))
+    parties = [_party(f, merged, server) for f in files]
+    report: dict[str, Any] = {"parties": parties, "merge": dict(merged.metrics)}
+    if examples is not None and merged.deployed is None:
+        report["score"] = score_of(task, server.loaded(merged.model), examples)
+    return merged, report
+
+
+def _party(file: UploadFile, merged: Merged, server: Server) -> dict[str, Any]:
+    """What the report says of one party."""
+    upload = file.upload
+    square = 0.0
+    for name in upload.trained:
+        square += float((merged.model[name] - upload.model[name]).double().square().sum())
+    found: dict[str, Any] = {
+        "file": str(file.path),
+        "party": upload.party,
+        "examples": upload.examples,
+        "distance": square**0.5,
+        "distance_aligned": merged.metrics.get(f"distance/{upload.party}"),
+    }
+    if server.examples is not None:
+        found["score"] = server.score(upload.model)
+    return {k: v for k, v in found.items() if v is not None}
+
+
+def _value(file: UploadFile, what: str) -> str:
+    network = file.network
+    values = {
+        "model": network.name,
+        "options": json.dumps(dict(network.options), sort_keys=True),
+        "input": f"{network.spec.kind} {list(network.spec.shape)} of {network.spec.classes} classes",
+        "layout": file.layout,
+    }
+    return values[what]
+
+
+def _options(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: is not an upload: its options are {text!r}") from error
+
+
+def _spec(text: str, path: Path) -> InputSpec:
+    try:
+        values = json.loads(text)
+        return InputSpec(**{**values, "shape": tuple(int(n) for n in values["shape"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: is not an upload: its spec is {text!r}") from error

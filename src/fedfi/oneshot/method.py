@@ -1,0 +1,210 @@
+"""One round or a few: broadcast, local training, measuring, upload, merge. What a merge is, a method says."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
+from fedfi.federation.checkpoint import UNSAVED
+from fedfi.federation.client import Client
+from fedfi.federation.evaluation import take_statistics
+from fedfi.federation.folding import WeightedMean
+from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.rng import keyed_generator, keyed_global_rng
+from fedfi.federation.task import Task
+from fedfi.federation.training import Trained, train_locally
+from fedfi.federation.workbench import Workbench, fresh_workbench
+from fedfi.oneshot.server import Server
+from fedfi.oneshot.statistics import measure
+from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike
+from fedfi.oneshot.wire import Bits, Form
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a merge may use besides the uploads.
+
+    Attributes:
+        server: A network to try models on, its wiring, and the server's examples.
+        before: The model that the parties started from; None where they did not start from one.
+        round: The round, from 0.
+        rng: Source of all draws of the merge.
+    """
+
+    server: Server
+    before: Tree | None
+    round: int
+    rng: torch.Generator
+
+
+@dataclass(frozen=True)
+class OneShotState:
+    """The server's state.
+
+    Attributes:
+        model: Where clients start next.
+        deployed: What a user deploys; empty where that is the model.
+        server: A network, its wiring and the server's examples; made anew, not saved.
+        form: How uploads travel; the same.
+    """
+
+    model: Tree
+    deployed: Tree
+    server: Server = field(metadata=UNSAVED)
+    form: Form = field(metadata=UNSAVED)
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Merging(Algorithm[State], ABC):
+    """A merge, and what of it does not depend on how models get to the server."""
+
+    weights: Annotated[Weights, Field(description="weight of a client: its number of examples, or equal")] = "examples"
+    upload_bits: Annotated[
+        Bits, Field(description="bits of a parameter on the uplink; 16 makes room for the statistics")
+    ] = 16
+    initialization: Annotated[
+        Literal["shared", "independent"],
+        Field(description="clients start from the server's model, or each from random values of its own"),
+    ] = "shared"
+    measure_on: Annotated[
+        int | None, Field(ge=1, description="measure statistics on so many examples at most; none = on all")
+    ] = None
+    reestimate: Annotated[
+        bool, Field(description="measure the merged model's batch norm statistics on the server's examples")
+    ] = True
+
+    @abstractmethod
+    def needs(self) -> tuple[str, ...]:
+        """What clients measure: names of `statistics.KINDS`."""
+
+    @abstractmethod
+    def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
+        """Makes one model of at least one upload; all have the same names and shapes."""
+
+    def merged(self, uploads: Sequence[Upload], context: Context) -> Merged:
+        """Checks uploads, merges them, and settles the statistics of batch norms.
+
+        Raises:
+            InputError: If the models do not fit each other, or lack a statistic.
+        """
+        check_alike(uploads)
+        merged = self.merge(uploads, context)
+        if not self.reestimate or merged.deployed is not None:
+            return merged
+        return replace(merged, model=context.server.settled(merged.model))
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """A method whose clients train a part of the model only."""
+
+    def frozen(self, client: Client) -> set[str]:
+        """Names of the parameters that stay as they are in this round."""
+        ...
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class OneShot(Merging[OneShotState], ABC):
+    """Clients train, measure and upload one model each; the server merges."""
+
+    def init(self, task: Task, rng: torch.Generator) -> OneShotState:
+        """A freshly initialised model."""
+        bench = fresh_workbench(task, rng)
+        model = {n: t.clone() for n, t in bench.tree().items()}
+        form = Form.of(bench, task, self.needs(), self.upload_bits)
+        return OneShotState(model, {}, Server(task, bench), form)
+
+    def configure(
+        self, state: OneShotState, round: int, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """Sends the model to the sampled clients."""
+        packet = Packet(state.model)
+        return ((client, packet) for client in self.sample(clients, rng))
+
+    def reply_layout(self, state: OneShotState, packet: Packet) -> Layout:
+        """The model, the statistics, the loss and the number of examples."""
+        return state.form.layout_of({"loss": float, "examples": int})
+
+    def client_update(self, packet: Packet, client: Client) -> Packet:
+        """Trains, measures, uploads."""
+        bench = client.workbench
+        form = Form.of(bench, client.task, self.needs(), self.upload_bits)
+        start(packet.tensors, client, self.initialization)
+        trained = train_rest(client, self.frozen(client)) if isinstance(self, Freezes) else train_locally(client)
+        return form.pack(measured(client, self.needs(), self.measure_on), {"loss": trained.loss})
+
+    def aggregate(
+        self, state: OneShotState, round: int, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[OneShotState, Metrics]:
+        """Merges what arrived."""
+        loss, uploads = WeightedMean(), []
+        for reply in replies:
+            uploads.append(state.form.unpack(reply.packet, reply.client))
+            loss.add_scalar("loss", reply.packet.scalars["loss"], uploads[-1].examples)
+        before = None if round == 0 and self.initialization == "independent" else state.model
+        merged = self.merged(uploads, Context(state.server, before, round, rng))
+        after = replace(state, model=merged.model, deployed=merged.deployed or {})
+        return after, {"train/loss": loss.scalar("loss"), **merged.metrics}
+
+    def global_model(self, state: OneShotState) -> Tree:
+        """The merged model."""
+        return state.deployed or state.model
+
+
+def start(model: Tree | object, client: Client, initialization: str) -> None:
+    """Loads what a client starts from: the model that it got, or random values of its own in the first round."""
+    bench: Workbench = client.workbench
+    bench.load(model)  # type: ignore[arg-type]
+    if initialization == "independent" and client.round == 0:
+        bench.load(random_model(client.task, client.seed, client.id))
+
+
+def train_rest(client: Client, frozen: set[str]) -> Trained:
+    """Local training in which some parameters stay as they are."""
+    if not frozen:
+        return train_locally(client)
+    held = {n: t for n, t in client.workbench.parameters().items() if n in frozen}
+    kept = {n: t.clone() for n, t in held.items()}
+
+    def restore() -> None:
+        for name, value in held.items():
+            value.copy_(kept[name])
+
+    return train_locally(client, settle=restore)
+
+
+def random_model(task: Task, seed: int, *key: str | int) -> Tree:
+    """A model of random values that depend on the keys alone."""
+    number = int(torch.randint(2**31, (), generator=keyed_generator(seed, "initialization", *key)))
+    with keyed_global_rng(number, "model"):
+        return {n: t.clone() for n, t in Workbench(task.model()).tree().items()}
+
+
+def measured(client: Client, kinds: tuple[str, ...], limit: int | None, seed: str = "measure") -> Upload:
+    """The upload of what a client's workbench holds."""
+    bench, examples = client.workbench, client.data.train
+    if kinds:
+        take_statistics(client.task, bench.module, examples)
+    found = measure(
+        kinds,
+        bench.module,
+        examples,
+        client.task.loss,
+        limit=limit,
+        rng=client.rng(seed),
+        device=client.device,
+    )
+    model = {n: t.clone() for n, t in bench.tree().items()}
+    return Upload(client.id, model, tuple(bench.layout.names), len(examples), found)
+
+
+__all__ = ["Context", "Freezes", "Merging", "OneShot", "OneShotState", "measured", "random_model", "start"]

@@ -1,0 +1,160 @@
+"""OTFusion: Singh, Jaggi, Model fusion via optimal transport, NeurIPS 2020, arXiv:1910.05653.
+
+| paper, Algorithm 1 | here |
+|---|---|
+| model A, to which others are aligned | `reference`, the client with most examples |
+| support: incoming weights, or activations on a batch | `ground = "weights" | "activations"` |
+| C, Euclidean distance | the square root of `numerics.transport.assignment_costs` with weights 1 |
+| T by exact EMD, or Sinkhorn | `plan = "exact" | "sinkhorn"`, `regularization` |
+| T divided by its marginals; the same for the next layer's inputs | both always: `units.reorder`, `units.mix` |
+| uniform mean of the aligned models | by `weights` |
+
+Deviations: EMD between uniform measures of equal size is a permutation, which is computed exactly. Without the division
+by marginals (the authors' option "correction") a copy in another order loses its function, and the result is the
+pivot with shrunken weights; there is no such option. Activations need the server's examples (`samples` of them, of
+the authors' 200). The mean is by numbers of examples unless `weights = "uniform"`, the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, final
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor, nn
+
+from fedfi.channels import Group, Wiring
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.packet import Tree
+from fedfi.numerics.plans import sinkhorn_plan
+from fedfi.numerics.transport import assign, assignment_costs
+from fedfi.oneshot.means import mean
+from fedfi.oneshot.method import Context, OneShot
+from fedfi.oneshot.server import Server
+from fedfi.oneshot.units import Orders, identity, mix, moved, producers, reorder, rows
+from fedfi.oneshot.uploads import Merged, Upload, largest, shares
+
+Features = Mapping[str, Tensor]
+"""For each group its units' features `[U, D]`."""
+
+
+def transported(
+    model: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor],
+    names: Sequence[str],
+    wiring: Wiring,
+    *,
+    features: tuple[Features, Features] | None = None,
+    regularization: float | None = None,
+) -> tuple[Tree, Orders]:
+    """A model whose units are carried to those of a reference, layer after layer.
+
+    Args:
+        model: The model.
+        reference: The model whose units stay at their places.
+        names: The trained parameters, by which units are compared.
+        wiring: The channel groups.
+        features: Activations of the model's units and of the reference's, instead of incoming weights.
+        regularization: Of Sinkhorn's blurred plans; None: exact ones.
+
+    Returns:
+        The model, and where its units went (for blurred plans: from where most of each came).
+    """
+    carried, order, done = dict(model), identity(wiring), set[str]()
+    for group in wiring.groups:
+        members = producers(wiring, group, done, names)
+        if features is None:
+            here, there = rows(carried, members), rows(reference, members)
+        else:
+            here, there = features[0][group.name], features[1][group.name]
+        costs = assignment_costs(there, here, torch.ones_like(here)).sqrt()
+        if regularization is None:
+            order[group.name] = assign(costs)
+            reorder(carried, group, order[group.name])
+        else:
+            plan = sinkhorn_plan(costs, regularization)
+            order[group.name] = plan.argmax(1)
+            mix(carried, group, plan)
+        done.add(group.name)
+    return carried, order
+
+
+def activations(server: Server, model: Mapping[str, Tensor], samples: int) -> Features:
+    """What the units of each group put out on the server's first examples, before what follows the layer: `[U, D]`.
+
+    Raises:
+        InputError: If the server has no examples, or the layer that makes a group is no linear layer or convolution.
+    """
+    inputs = server.inputs(samples)
+    if not inputs:
+        raise InputError("ground = 'activations' needs the server's examples, but data.validation is 0")
+    module = server.loaded(model)
+    seen: dict[str, list[Tensor]] = {}
+    hooks = []
+    for group in server.wiring.groups:
+        layer = module.get_submodule(group.name.rpartition(".")[0])
+        if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+            raise InputError(
+                f"activations of {group.name!r}: a {type(layer).__name__} has none; use ground = 'weights'"
+            )
+        axis = -1 if isinstance(layer, nn.Linear) else 1
+        hooks.append(layer.register_forward_hook(_noting(seen.setdefault(group.name, []), group, axis)))
+    try:
+        with torch.no_grad():
+            for batch in inputs:
+                module(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: torch.cat(parts, 1) for name, parts in seen.items()}
+
+
+def _noting(found: list[Tensor], group: Group, axis: int):  # type: ignore[no-untyped-def]
+    positions = next(m.positions for m in group.members if m.name == group.name and m.role == "out")
+
+    def note(_: nn.Module, __: object, output: Tensor) -> None:
+        channels = output.movedim(axis, 0)[positions.flatten()]
+        found.append(channels.reshape(len(positions), -1))
+
+    return note
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class OTFusion(OneShot):
+    """Every model carried to the largest client's by optimal transport, then the mean."""
+
+    ground: Annotated[
+        Literal["weights", "activations"],
+        Field(description="what neurons are compared by: incoming weights, or activations on the server's examples"),
+    ] = "weights"
+    samples: Annotated[int, Field(ge=1, description="server's examples for activations")] = 200
+    plan: Annotated[Literal["exact", "sinkhorn"], Field(description="exact plans, or blurred ones (extra ot)")] = (
+        "exact"
+    )
+    regularization: Annotated[float, Field(gt=0, description="blur of Sinkhorn's plans, of the largest cost")] = 0.01
+
+    def needs(self) -> tuple[str, ...]:
+        """Nothing but models."""
+        return ()
+
+    def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
+        """Carries all to the pivot."""
+        server, pivot = context.server, largest(uploads)
+        found = [activations(server, u.model, self.samples) for u in uploads] if self.ground == "activations" else None
+        carried, orders = [], []
+        for i, upload in enumerate(uploads):
+            model, order = transported(
+                upload.model,
+                uploads[pivot].model,
+                upload.trained,
+                server.wiring,
+                features=None if found is None else (found[i], found[pivot]),
+                regularization=self.regularization if self.plan == "sinkhorn" else None,
+            )
+            carried.append(uploads[pivot].model if i == pivot else model)
+            orders.append(order)
+        return Merged(mean(carried, shares(uploads, self.weights)), {"permuted": moved(orders)[""]})

@@ -1,0 +1,112 @@
+"""What the server of a merge has: a network to try models on, its wiring, and perhaps examples of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedfi.channels import Wiring, discover
+from fedfi.data.dataset import Examples
+from fedfi.federation.evaluation import sums, take_statistics
+from fedfi.federation.packet import Tree
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import Workbench
+
+_BATCH = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """A network and the server's examples.
+
+    Attributes:
+        task: Model factory, loss, evaluation; its `data.validation` are the server's examples, if there are any.
+        bench: An instance of the network; whoever uses it loads it first.
+    """
+
+    task: Task
+    bench: Workbench
+
+    @property
+    def examples(self) -> Examples | None:
+        """The server's own examples."""
+        return self.task.data.validation
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The channel groups of the network."""
+        self.bench.module.eval()
+        return discover(self.bench.module, self.task.data.spec.example())
+
+    def loaded(self, model: Mapping[str, Tensor]) -> nn.Module:
+        """The network with these values, in evaluation mode."""
+        self.bench.load(model)
+        if self.examples is not None:
+            take_statistics(self.task, self.bench.module, self.examples)
+        return self.bench.module.eval()
+
+    def score(self, model: Mapping[str, Tensor]) -> float:
+        """The accuracy on the server's examples, or what stands for it: minus the loss; larger is better.
+
+        Raises:
+            ValueError: If the server has no examples.
+        """
+        if self.examples is None:
+            raise ValueError("the server has no examples to judge a model on")
+        return score_of(self.task, self.loaded(model), self.examples)
+
+    def inputs(self, limit: int | None = None) -> list[Tensor]:
+        """The inputs of the server's first examples, in batches; none where it has none."""
+        if self.examples is None:
+            return []
+        count = min(limit or len(self.examples), len(self.examples))
+        return [self.examples.batch(p)[0].to(self.task.device) for p in torch.arange(count).split(_BATCH)]
+
+    def settled(self, model: Tree) -> Tree:
+        """The model with statistics of its batch norms measured anew on the server's examples, if there are both.
+
+        The means of parties' statistics are not those of the merged network; one pass over the server's inputs is.
+        """
+        module = self.bench.module
+        norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        batches = [x for x in self.inputs() if len(x) > 1]
+        if not norms or not batches:
+            return model
+        module = self.loaded(model)
+        momenta = [norm.momentum for norm in norms]
+        counts = [None if n.num_batches_tracked is None else n.num_batches_tracked.clone() for n in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a cumulative mean
+            norm.train()
+        with torch.no_grad():
+            for batch in batches:
+                module(batch)
+        for norm, momentum, count in zip(norms, momenta, counts, strict=True):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None and count is not None:
+                norm.num_batches_tracked.copy_(count)
+        module.eval()
+        return model | {n: t.clone() for n, t in self.bench.buffers().items()}
+
+
+def score_of(task: Task, module: nn.Module, examples: Examples) -> float:
+    """Accuracy, or minus the loss where the task has none."""
+    totals = sums(task, module, examples)
+    return totals["accuracy"] / totals["examples"] if "accuracy" in totals else -totals["loss"] / totals["examples"]
+
+
+def best_of(candidates: Sequence[Tree], server: Server) -> tuple[int, list[float]]:
+    """The position of the model that scores best on the server's examples, of equals the first, and all scores.
+
+    Without examples it is the first, and there are no scores.
+    """
+    if server.examples is None or len(candidates) == 1:
+        return 0, []
+    scores = [server.score(model) for model in candidates]
+    return max(range(len(scores)), key=lambda i: (scores[i], -i)), scores

@@ -1,0 +1,157 @@
+"""What a party can measure of its model on its own examples, besides the model itself.
+
+| kind | by name | used by |
+|---|---|---|
+| `fisher` | parameter: mean squared per-example gradient | FedFiOT, FisherMerge, FedFisher, FedBEns |
+| `exact` | parameter: the same with labels drawn from the model, in expectation | FisherMerge |
+| `kfac` | `LAYER/inputs`, `LAYER/outputs`: Kronecker factors (`numerics.kfac`) | FedFisher, FedBEns |
+| `last` | the last matrix `LAYER`: its full Fisher information | FedBEns (Diag + Full) |
+| `gram` | linear `LAYER`: X^T X / n of its inputs | RegMean |
+| `classes` | `counts`: examples of each class, int64 `[classes]` | DENSE, PFNM, FedMA |
+
+The model runs in evaluation mode, on examples without augmentation, with their observed labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from fedfi.data.dataset import Examples
+from fedfi.errors import InputError
+from fedfi.federation.packet import Tree
+from fedfi.federation.task import Loss
+from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
+from fedfi.numerics.kfac import full_fisher, gram_matrices, kronecker_factors, matrix_layers
+from fedfi.numerics.tape import used_once
+
+_BATCH = 64
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A statistic: how it is computed, and whether it is a number a parameter, matrices, or counts."""
+
+    form: str
+    compute: Callable[[nn.Module, Batches, Loss, int], Tree]
+
+
+def _fisher(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return empirical_fisher(module, batches, loss)
+
+
+def _exact(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return exact_fisher(module, batches)
+
+
+def _kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    found = kronecker_factors(module, batches, loss)
+    return {f"{n}/{side}": getattr(f, side) for n, f in sorted(found.items()) for side in ("inputs", "outputs")}
+
+
+def _last(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    first = next(batches, None)
+    if first is None:
+        return {}
+    layer = last_layer(module, first[0])
+    return {layer: full_fisher(module, chain([first], batches), loss, layer)}
+
+
+def last_layer(module: nn.Module, example: Tensor) -> str:
+    """The last layer in the module's order that has a matrix and is called once a pass.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    once = used_once(module, example, matrix_layers(module))
+    found = [name for name in matrix_layers(module) if name in once]
+    if not found:
+        raise ValueError(f"{type(module).__name__} has no linear layer or convolution that is called once a pass")
+    return found[-1]
+
+
+def _gram(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return dict(sorted(gram_matrices(module, (x for x, _ in batches)).items()))
+
+
+def _classes(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return {"counts": sum(torch.bincount(y.cpu(), minlength=classes) for _, y in batches)}  # type: ignore[dict-item]
+
+
+KINDS: dict[str, Kind] = {
+    "fisher": Kind("diagonal", _fisher),
+    "exact": Kind("diagonal", _exact),
+    "kfac": Kind("matrices", _kfac),
+    "last": Kind("matrices", _last),
+    "gram": Kind("matrices", _gram),
+    "classes": Kind("counts", _classes),
+}
+
+
+def measure(
+    kinds: tuple[str, ...],
+    module: nn.Module,
+    examples: Examples,
+    loss: Loss,
+    *,
+    limit: int | None = None,
+    rng: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> dict[str, Tree]:
+    """Measures some statistics of a model.
+
+    Args:
+        kinds: Names of `KINDS`.
+        module: The model; it is put into evaluation mode.
+        examples: On what; each is used once, in order, without augmentation.
+        loss: Outputs and targets to the losses `[B]`.
+        limit: Use so many examples at most, drawn with `rng`; counts of classes are of all.
+        rng: Draws the examples; needed where there are more than `limit`.
+        device: Where the model is.
+
+    Raises:
+        InputError: If there are no examples, or the model does not allow it (it mixes examples).
+    """
+    if not len(examples):
+        raise InputError("statistics need at least one example, got none")
+    module.eval()
+    chosen = torch.arange(len(examples))
+    if limit is not None and limit < len(examples):
+        chosen = torch.randperm(len(examples), generator=rng)[:limit].sort().values
+    found = {}
+    for kind in kinds:
+        rows = torch.arange(len(examples)) if kind == "classes" else chosen
+        pairs = (examples.batch(part) for part in rows.split(_BATCH))
+        batches = ((x.to(device), y.to(device)) for x, y in pairs)
+        try:
+            found[kind] = KINDS[kind].compute(module, batches, loss, examples.dataset.spec.classes)
+        except ValueError as error:
+            raise InputError(f"statistic {kind!r}: {error}") from error
+    return found
+
+
+def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tuple[int, int]]:
+    """The side of each matrix of a kind, and the number of parameters of its layer."""
+    layers = dict(module.named_modules())
+    found: dict[str, tuple[int, int]] = {}
+    if kind == "last":
+        name = last_layer(module, example)
+        count = sum(p.numel() for p in layers[name].parameters(recurse=False))
+        return {name: (count, count)}
+    for name in sorted(used_once(module, example, matrix_layers(module))):
+        layer = layers[name]
+        count = sum(p.numel() for p in layer.parameters(recurse=False))
+        weight = layer.weight
+        assert isinstance(weight, Tensor)  # of a linear layer or a convolution
+        inputs = weight[0].numel()
+        if kind == "kfac":
+            found[f"{name}/inputs"] = inputs + (layer.bias is not None), count
+            found[f"{name}/outputs"] = len(weight), count
+        elif isinstance(layer, nn.Linear):
+            found[name] = inputs, count
+    return found

@@ -1,0 +1,96 @@
+"""The units of a channel group as rows of numbers, and putting them in another order, mixing or counting them.
+
+Shape convention: U units of a group, D coordinates a unit: what all chosen axes hold of it, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedfi.channels import Group, Member, Wiring
+from fedfi.federation.packet import Tree
+
+Orders = dict[str, Tensor]
+"""For each group the old unit at each place `[U]`."""
+
+
+def rows(tree: Mapping[str, Tensor], members: Iterable[Member]) -> Tensor:
+    """The units `[U, D]`: the slices of each member's tensor at the unit's positions."""
+    parts = []
+    for member in members:
+        units = len(member.positions)
+        tensor = tree[member.name].movedim(member.axis, 0)
+        parts.append(tensor[member.positions.flatten()].reshape(units, -1))
+    return torch.cat(parts, 1)
+
+
+def reorder(tree: Tree, group: Group, order: Tensor) -> None:
+    """Puts a group's old unit `order[i]` at place i, in place of the tree's tensors (which are not written to)."""
+    if torch.equal(order, torch.arange(len(order))):
+        return
+    for member in group.members:
+        if member.name in tree:
+            tensor = tree[member.name]
+            index = torch.arange(tensor.shape[member.axis])
+            index[member.positions.flatten()] = member.positions[order].flatten()
+            tree[member.name] = tensor.index_select(member.axis, index)
+
+
+def mix(tree: Tree, group: Group, plan: Tensor) -> None:
+    """Puts at place i of a group the mixture of old units of weights `plan[i]` (`[U, U]`, rows of mass 1).
+
+    For a permutation matrix this is `reorder`.
+    """
+    for member in group.members:
+        if member.name in tree and tree[member.name].is_floating_point():
+            tensor = tree[member.name].movedim(member.axis, 0)
+            units, width = member.positions.shape
+            flat = member.positions.flatten()
+            old = tensor[flat].reshape(units, -1)
+            new = tensor.clone()
+            new[flat] = (plan.to(old.dtype) @ old).reshape(units * width, *tensor.shape[1:])
+            tree[member.name] = new.movedim(0, member.axis)
+
+
+def producers(wiring: Wiring, group: Group, done: set[str], names: Iterable[str]) -> list[Member]:
+    """The axes by which the units of a group are told apart: what makes them, seen from inputs already in order.
+
+    Args:
+        wiring: All groups.
+        group: The group.
+        done: Names of the groups that are in order; a tensor with another axis in a group that is not is left out,
+            unless no weight would remain.
+        names: The tensors that count (those with a weight).
+    """
+    allowed = set(names)
+    made = [m for m in group.members if m.role != "in" and m.name in allowed]
+    waiting: set[tuple[str, int]] = {
+        (m.name, m.axis) for other in wiring.groups if other.name not in done for m in other.members
+    }
+    ready = [m for m in made if not any(n == m.name and axis != m.axis for n, axis in waiting)]
+    return ready if any(m.name == w.name for m in ready for w in made if _is_weight(w, wiring)) else made
+
+
+def _is_weight(member: Member, wiring: Wiring) -> bool:
+    return len(wiring.shapes[member.name]) > 1
+
+
+def identity(wiring: Wiring) -> Orders:
+    """Every unit at its own place."""
+    return {group.name: torch.arange(group.units) for group in wiring.groups}
+
+
+def moved(orders: Sequence[Orders]) -> dict[str, float]:
+    """The share of units that are not at their own place: of each group, and of all as `""`; means over parties."""
+    counts: dict[str, list[float]] = {}
+    for order in orders:
+        for name, places in order.items():
+            here = counts.setdefault(name, [0.0, 0.0])
+            here[0] += float((places != torch.arange(len(places))).sum())
+            here[1] += len(places)
+    total = [sum(pair[i] for pair in counts.values()) for i in (0, 1)]
+    shares = {name: a / b for name, (a, b) in counts.items()}
+    return {"": total[0] / total[1] if total[1] else 0.0, **shares}

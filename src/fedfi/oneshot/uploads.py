@@ -1,0 +1,105 @@
+"""What a party hands over: its model, how many examples made it, and what it measured.
+
+A method is composed of what parties measure (`statistics`), how models are aligned (`alignment`) and how aligned models
+become one (the rule in the method's file). All three are plain functions of `Upload`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import Metrics
+from fedfi.federation.packet import Tree
+
+Weights = Literal["examples", "uniform"]
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """One party's part.
+
+    Attributes:
+        party: Who.
+        model: Every parameter and buffer by name.
+        trained: Names of the parameters that training changes, in order.
+        examples: Number of training examples, at least 1.
+        statistics: What it measured, by kind (see `statistics.KINDS`), each by name.
+    """
+
+    party: str
+    model: Tree
+    trained: tuple[str, ...]
+    examples: int = 1
+    statistics: Mapping[str, Tree] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> Tree:
+        """The trained parameters by name."""
+        return {name: self.model[name] for name in self.trained}
+
+    def measured(self, kind: str) -> Tree:
+        """A statistic by kind.
+
+        Raises:
+            InputError: If the party did not measure it.
+        """
+        if kind not in self.statistics:
+            has = ", ".join(self.statistics) or "nothing"
+            raise InputError(f"upload of {self.party!r} holds {has}, but {kind!r} is needed")
+        return dict(self.statistics[kind])
+
+    def with_model(self, model: Mapping[str, Tensor]) -> Upload:
+        """The same upload with other values."""
+        return replace(self, model=dict(model))
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """What a merge came to.
+
+    Attributes:
+        model: Every parameter and buffer by name: where the next round starts.
+        metrics: Named numbers; a string is a note.
+        deployed: What a user deploys, where that is not the model itself (an ensemble, a wider network).
+    """
+
+    model: Tree
+    metrics: Metrics = field(default_factory=dict)
+    deployed: Tree | None = None
+
+
+def shares(uploads: Sequence[Upload], weights: Weights) -> list[float]:
+    """The weight of each party; they add up to 1."""
+    counts = [float(u.examples) if weights == "examples" else 1.0 for u in uploads]
+    return [count / sum(counts) for count in counts]
+
+
+def largest(uploads: Sequence[Upload]) -> int:
+    """The position of the party with most examples; of equals, the first."""
+    return max(range(len(uploads)), key=lambda i: (uploads[i].examples, -i))
+
+
+def check_alike(uploads: Sequence[Upload]) -> None:
+    """Checks that all models have the same names and shapes.
+
+    Raises:
+        InputError: Naming both parties and what differs; or if there are none.
+    """
+    if not uploads:
+        raise InputError("there is nothing to merge: expected at least one upload")
+    first = uploads[0]
+    for other in uploads[1:]:
+        if other.model.keys() != first.model.keys() or other.trained != first.trained:
+            differing = sorted(other.model.keys() ^ first.model.keys()) or ["which of them are trained"]
+            raise InputError(f"models of {first.party!r} and {other.party!r} differ in {differing[0]}")
+        for name, value in first.model.items():
+            if value.shape != other.model[name].shape:
+                raise InputError(
+                    f"{name!r} has shape {list(value.shape)} at {first.party!r} and {list(other.model[name].shape)} at"
+                    f" {other.party!r}"
+                )

@@ -1,0 +1,173 @@
+"""How uploads travel: models and diagonals in 16 bits, matrices by low rank in 8, within the size of a plain model.
+
+A model of d trained parameters is d 32-bit numbers. In 16 bits it is half of that, which leaves the other half for a
+diagonal (16 bits a number), or for matrices: of each layer of n parameters, 2 n bytes are spent on roots R (8 bits a
+number, `M ~ R R^T`) of equal relative rank. So an upload is no longer than FedAvg's; headers are shorter, since
+everything of a kind is one tensor.
+
+Diagonals of the Fisher information span many decades. What is quantised is their fourth root, which 16 linear steps
+resolve down to 1e-18 of the largest value; taken raw, most entries would be zero. (FedFiOT says "quantized layer-wise
+to 16 bits", and tunes its exponent on the server from one upload; both hold here.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedfi.federation.packet import Layout, Packet, Scalar, Tree
+from fedfi.federation.task import Task
+from fedfi.federation.workbench import VectorLayout, Workbench
+from fedfi.numerics.kfac import root
+from fedfi.numerics.quantization import Quantized, dequantize, quantize
+from fedfi.oneshot.statistics import KINDS, matrix_sizes
+from fedfi.oneshot.uploads import Upload
+
+Bits = Literal[16, 32]
+_BUFFER = "buffer:"
+_TEMPER = 4  # diagonals travel as their fourth root
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """What an upload is made of.
+
+    Attributes:
+        layout: The trained parameters.
+        buffers: A buffer of each name.
+        constants: Values of frozen parameters, which do not travel.
+        kinds: The statistics.
+        bits: Of a parameter and of a diagonal's number; 32 sends everything as it is.
+        ranks: For each kind of matrices, the side and the rank of each.
+        classes: Number of classes.
+    """
+
+    layout: VectorLayout
+    buffers: Tree
+    constants: Tree
+    kinds: tuple[str, ...]
+    bits: Bits
+    ranks: Mapping[str, Mapping[str, tuple[int, int]]]
+    classes: int
+
+    @staticmethod
+    def of(bench: Workbench, task: Task, kinds: tuple[str, ...], bits: Bits) -> Form:
+        """The form of uploads of a workbench's model."""
+        example = task.data.spec.example().to(task.device)
+        matrices = [kind for kind in kinds if KINDS[kind].form == "matrices"]
+        bench.module.eval()
+        ranks = {kind: _ranks(matrix_sizes(kind, bench.module, example), bits) for kind in matrices}
+        buffers = {n: t.clone() for n, t in bench.buffers().items()}
+        constants = {n: t.clone() for n, t in bench.constants.items() if n not in buffers}
+        return Form(bench.layout, buffers, constants, kinds, bits, ranks, task.data.spec.classes)
+
+    def layout_of(self, scalars: Mapping[str, type[Scalar]]) -> Layout:
+        """What a packet of this form must look like, besides these scalars."""
+        tensors: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        diagonals = [kind for kind in self.kinds if KINDS[kind].form == "diagonal"]
+        count = len(self.layout.names)
+        for name in ("model", *diagonals):
+            dtype = torch.int16 if self.bits == 16 else torch.float32
+            tensors[name] = (self.layout.size,), dtype
+            if self.bits == 16:
+                tensors[f"{name}/scales"] = (count,), torch.float32
+        for kind, ranks in self.ranks.items():
+            for name, (side, rank) in ranks.items():
+                full = self.bits == 32
+                tensors[f"{kind}:{name}"] = (side, side if full else rank), torch.float32 if full else torch.uint8
+            if self.bits == 16:
+                tensors[f"{kind}/scales"] = (len(ranks),), torch.float32
+        if "classes" in self.kinds:
+            tensors["classes"] = (self.classes,), torch.int64
+        tensors |= {_BUFFER + n: (tuple(t.shape), t.dtype) for n, t in self.buffers.items()}
+        least = {f"{name}/scales": 0.0 for name in ("model", *diagonals, *self.ranks)} | dict.fromkeys(diagonals, 0.0)
+        return Layout(tensors, scalars, least={**least, "classes": 0.0, "examples": 1})
+
+    def pack(self, upload: Upload, scalars: Mapping[str, Scalar]) -> Packet:
+        """The packet of an upload; `examples` joins the scalars."""
+        tensors: Tree = {}
+        self._pack_vector(tensors, "model", upload.model)
+        for kind in self.kinds:
+            found = upload.measured(kind)
+            if KINDS[kind].form == "diagonal":
+                self._pack_vector(tensors, kind, {n: t if self.bits == 32 else _tempered(t) for n, t in found.items()})
+            elif KINDS[kind].form == "counts":
+                tensors[kind] = found["counts"]
+            else:
+                self._pack_matrices(tensors, kind, found)
+        tensors |= {_BUFFER + n: upload.model[n].clone() for n in self.buffers}
+        return Packet(tensors, {**scalars, "examples": upload.examples})
+
+    def unpack(self, packet: Packet, party: str) -> Upload:
+        """The upload that a packet holds, as the server knows it."""
+        tensors = packet.tensors
+        model = self._unpack_vector(tensors, "model")
+        model |= {n: t.clone() for n, t in self.constants.items()}
+        model |= {n: tensors[_BUFFER + n].clone() for n in self.buffers}
+        statistics: dict[str, Tree] = {}
+        for kind in self.kinds:
+            if KINDS[kind].form == "diagonal":
+                vector = self._unpack_vector(tensors, kind)
+                statistics[kind] = vector if self.bits == 32 else {n: t.pow(_TEMPER) for n, t in vector.items()}
+            elif KINDS[kind].form == "counts":
+                statistics[kind] = {"counts": tensors[kind].clone()}
+            else:
+                statistics[kind] = self._unpack_matrices(tensors, kind)
+        return Upload(party, model, tuple(self.layout.names), int(packet.scalars["examples"]), statistics)
+
+    def _pack_vector(self, tensors: Tree, name: str, tree: Mapping[str, Tensor]) -> None:
+        if self.bits == 32:
+            tensors[name] = self.layout.join(tree).float().clone()
+            return
+        coded = [quantize(tree[n].float(), "linear16") for n in self.layout.names]
+        tensors[name] = torch.cat([c.codes.flatten() for c in coded])
+        tensors[f"{name}/scales"] = torch.tensor([c.scale for c in coded])
+
+    def _unpack_vector(self, tensors: Mapping[str, Tensor], name: str) -> Tree:
+        parts = self.layout.split(tensors[name])
+        if self.bits == 32:
+            return {n: t.clone() for n, t in parts.items()}
+        scales = tensors[f"{name}/scales"].tolist()
+        return {n: dequantize(Quantized(t, s, "linear16")) for (n, t), s in zip(parts.items(), scales, strict=True)}
+
+    def _pack_matrices(self, tensors: Tree, kind: str, found: Tree) -> None:
+        scales = []
+        for name, (_, rank) in self.ranks[kind].items():
+            if self.bits == 32:
+                tensors[f"{kind}:{name}"] = found[name].float().contiguous()
+                continue
+            coded = quantize(root(found[name].float(), rank), "linear8")
+            tensors[f"{kind}:{name}"] = coded.codes
+            scales.append(coded.scale)
+        if self.bits == 16:
+            tensors[f"{kind}/scales"] = torch.tensor(scales)
+
+    def _unpack_matrices(self, tensors: Mapping[str, Tensor], kind: str) -> Tree:
+        names = [f"{kind}:{name}" for name in self.ranks[kind]]
+        if self.bits == 32:
+            return {n.removeprefix(f"{kind}:"): tensors[n].clone() for n in names}
+        found = {}
+        for name, scale in zip(names, tensors[f"{kind}/scales"].tolist(), strict=True):
+            r = dequantize(Quantized(tensors[name].contiguous(), scale, "linear8"))
+            found[name.removeprefix(f"{kind}:")] = r @ r.T
+        return found
+
+
+def _tempered(value: Tensor) -> Tensor:
+    return value.double().pow(1 / _TEMPER).float()
+
+
+def _ranks(sizes: Mapping[str, tuple[int, int]], bits: Bits) -> dict[str, tuple[int, int]]:
+    """Sides and ranks: two bytes a parameter of the layer, spent in proportion to the sides."""
+    layers: dict[str, list[int]] = {}
+    for name, (side, _) in sizes.items():
+        layers.setdefault(name.partition("/")[0], []).append(side)
+    found = {}
+    for name, (side, count) in sizes.items():
+        fraction = 2 * count / sum(n * n for n in layers[name.partition("/")[0]])
+        found[name] = side, side if bits == 32 else max(1, min(side, int(fraction * side)))
+    return found
