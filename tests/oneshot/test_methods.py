@@ -322,7 +322,7 @@ def test_fedma_freezes_a_layer_more_each_round():
     task = tiny.small()
     benches = Benches(task, 0)
     for round, names in ((0, set()), (1, {"0.weight", "0.bias", "1.weight", "1.bias"})):
-        client = Client("c0", task.data.clients["c0"], Memory(), task, benches.whole, benches, round=round, seed=0)
+        client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=round, seed=0)
         method = FedMA()
         assert method.frozen(client) == names
         before = {n: t.clone() for n, t in client.workbench.tree().items()}
