@@ -13,6 +13,7 @@ from torch import nn
 from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
 from fedfi.models.cnn import cnn
+from fedfi.models.itemtable import item_table
 from fedfi.models.mlp import mlp
 from fedfi.models.resnet18 import resnet18
 from fedfi.models.roberta import roberta
@@ -25,6 +26,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "small_cnn": small_cnn,
     "resnet18": resnet18,
     "roberta": roberta,
+    "item_table": item_table,
 }
 
 
