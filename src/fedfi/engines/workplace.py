@@ -6,16 +6,17 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from fedfi.data.federated import ClientData
 from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Failure, Reply
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Split, Work
-from fedfi.federation.evaluation import sums
+from fedfi.federation.evaluation import examples_of, sums
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
@@ -64,7 +65,7 @@ class Workplace:
         self.bench.reset()
         return Client(
             id=job.client,
-            data=self.task.data.clients[job.client],
+            data=cast("ClientData", self.task.data.clients[job.client]),  # methods of ratings look at it as such
             memory=Memory(job.memory),
             task=self.task,
             workbench=self.bench,
@@ -95,9 +96,7 @@ class Workplace:
 
     def judge(self, model: Mapping[str, Tensor], split: Split, start: int, stop: int) -> dict[str, float]:
         """Sums of the evaluation of a model over a piece of the server's examples."""
-        examples = self.task.data.test if split == "test" else self.task.data.validation
-        if examples is None:
-            raise InputError(f"the server holds no {split} examples")
+        examples = examples_of(self.task.data, split)
         try:
             with one_thread():
                 self.bench.reset()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfi.data.federated import FederatedData
+from fedfi.data.ratings import RatingsData
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -68,7 +69,7 @@ class Task:
 
     Attributes:
         model: Makes the model; initialisers draw from torch's global generator, which is lent a key.
-        data: Who holds what, and what the server holds.
+        data: Who holds what, and what the server holds; or the ratings of users, for methods of recommendation.
         training: The local recipe.
         loss: Per-example loss for training.
         evaluation: Per-example values for judging; averaged over examples.
@@ -77,7 +78,7 @@ class Task:
     """
 
     model: Callable[[], nn.Module]
-    data: FederatedData
+    data: FederatedData | RatingsData
     training: Training = field(default_factory=Training)
     loss: Loss = cross_entropy
     evaluation: Evaluation = classification
