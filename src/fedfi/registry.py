@@ -45,6 +45,30 @@ _ENTRIES = {
         "Submodels of the parameters with the largest Fisher information",
         "FedFIbOS, arXiv:2609.19559",
     ),
+    "fedrkg": Entry(
+        "fedfi.recsys.fedrkg:FedRKG",
+        "recsys",
+        "Long local training of private item tables, guided by their mean now and then",
+        "Lim et al., arXiv:2511.12959",
+    ),
+    "fedmf": Entry(
+        "fedfi.recsys.fedmf:FedMF",
+        "recsys",
+        "Matrix factorisation with private user vectors, one item table averaged each round",
+        "Chai et al., IEEE Intelligent Systems 2021, arXiv:1906.05108",
+    ),
+    "fedncf": Entry(
+        "fedfi.recsys.fedncf:FedNCF",
+        "recsys",
+        "A shared neural scoring function, private user vectors, one item table",
+        "Perifanis and Efraimidis, KBS 2022, arXiv:2106.04405",
+    ),
+    "pfedrec": Entry(
+        "fedfi.recsys.pfedrec:PFedRec",
+        "recsys",
+        "Private linear scoring functions, item tables tuned by each client",
+        "Zhang et al., IJCAI 2023, arXiv:2301.08143",
+    ),
 }
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from tests import tiny
+from tests.recsys import small
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.federation.task import Task
+from fedfi.recsys.fedmf import FedMF
+from fedfi.recsys.fedncf import FedNCF
+from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.pfedrec import PFedRec
 from fedfi.submodel.fedfibos import FedFIbOS
 
 HALF = {"participation": 0.5}
@@ -25,6 +34,7 @@ class Row:
         like: By default FedAvg with uniform weights.
         first_round: Weights `[2]` after one round of `tiny.by_hand`, derived at the row, or None.
         by_hand: The configuration that `first_round` is of.
+        task: Makes the task that `algorithm` is exercised on.
     """
 
     algorithm: Algorithm
@@ -32,6 +42,7 @@ class Row:
     like: Algorithm = FedAvg(participation=0.5, weights="uniform")  # noqa: RUF009 - frozen
     first_round: list[float] | None = None
     by_hand: Algorithm | None = None
+    task: Callable[[], Task] = tiny.small
 
 
 ROWS: dict[str, Row] = {
@@ -64,4 +75,8 @@ ROWS: dict[str, Row] = {
         FedFIbOS(**HALF, capacities=MIX, fisher_samples="example", warm_start="rescale", threshold_factor=True),
         FedFIbOS(**HALF, capacities=FULL, blend=0.5, scope="layer", warm_start="rescale"),
     ),
+    "fedrkg": Row(FedRKG(**HALF, interval=1), task=small.task),
+    "fedmf": Row(FedMF(**HALF), task=small.task),
+    "fedncf": Row(FedNCF(**HALF), task=small.task),
+    "pfedrec": Row(PFedRec(**HALF), task=small.task),
 }
