@@ -11,6 +11,7 @@ from fedfi.engines.table import MemoryTable
 from fedfi.engines.workplace import Job, Outcome, Workplace
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply
+from fedfi.federation.client import Client
 from fedfi.federation.engine import Split, Work
 from fedfi.federation.evaluation import examples_of, means, shards
 from fedfi.federation.packet import Packet, Tree
@@ -74,6 +75,10 @@ class LocalEngine:
             if len(parts) == len(pieces):
                 yield names.pop(0), means(parts)
                 parts = []
+
+    def client(self, client: str, packet: Packet, round: int) -> Client:
+        """A client as its work would see it now; what it writes to its memory is not kept."""
+        return self._workplace.client(Job("client_evaluate", client, round, packet, self._table.row(client)))
 
     def memory(self) -> Mapping[str, Any]:
         """The table of all clients' memory."""

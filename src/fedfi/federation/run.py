@@ -147,6 +147,18 @@ def run(
             directory.close()
 
 
+def last_state(out: Path, algorithm: Algorithm[Any], task: Task, engine: Engine, seed: int) -> tuple[Any, int]:
+    """The method's state at the newest checkpoint of a run directory, and its round; clients' memory is put back.
+
+    Raises:
+        RunError: If there is no usable checkpoint.
+    """
+    state = algorithm.init(task, keyed_generator(seed, "server", "init"))
+    rounds, content = checkpoint.load(RunDirectory(out).checkpoints, _Content(state), lambda note: None)
+    engine.restore(content.memory, rounds)
+    return content.state, rounds
+
+
 def _check_arguments(algorithm: object, task: object, **numbers: object) -> None:
     if not isinstance(algorithm, Algorithm):
         raise InputError(f"algorithm is {algorithm!r}, expected an instance of a method, such as fedfi.FedAvg()")
