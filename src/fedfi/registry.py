@@ -69,6 +69,36 @@ _ENTRIES = {
         "Private linear scoring functions, item tables tuned by each client",
         "Zhang et al., IJCAI 2023, arXiv:2301.08143",
     ),
+    "mf": Entry(
+        "fedfi.recsys.mf:MF",
+        "recsys",
+        "Centralised matrix factorisation: users hand over their interactions",
+        "Koren et al., IEEE Computer 2009",
+    ),
+    "neumf": Entry(
+        "fedfi.recsys.neumf:NeuMF",
+        "recsys",
+        "Centralised neural collaborative filtering",
+        "He et al., WWW 2017, arXiv:1708.05031",
+    ),
+    "itemknn": Entry(
+        "fedfi.recsys.itemknn:ItemKNN",
+        "recsys",
+        "Centralised item neighbourhoods by common users",
+        "Sarwar et al., WWW 2001",
+    ),
+    "popularity": Entry(
+        "fedfi.recsys.popularity:Popularity",
+        "recsys",
+        "Items by how many users have them",
+        "Cremonesi et al., RecSys 2010",
+    ),
+    "random": Entry(
+        "fedfi.recsys.random:Random",
+        "recsys",
+        "Items by chance: the floor",
+        "none; every user's order is drawn",
+    ),
 }
 
 

@@ -15,7 +15,12 @@ from fedfi.federation.task import Task
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
 from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.itemknn import ItemKNN
+from fedfi.recsys.mf import MF
+from fedfi.recsys.neumf import NeuMF
 from fedfi.recsys.pfedrec import PFedRec
+from fedfi.recsys.popularity import Popularity
+from fedfi.recsys.random import Random
 from fedfi.submodel.fedfibos import FedFIbOS
 
 HALF = {"participation": 0.5}
@@ -79,4 +84,9 @@ ROWS: dict[str, Row] = {
     "fedmf": Row(FedMF(**HALF), task=small.task),
     "fedncf": Row(FedNCF(**HALF), task=small.task),
     "pfedrec": Row(PFedRec(**HALF), task=small.task),
+    "mf": Row(MF(**HALF), task=small.task),
+    "neumf": Row(NeuMF(**HALF), task=small.task),
+    "itemknn": Row(ItemKNN(**HALF), task=small.task),
+    "popularity": Row(Popularity(**HALF), task=small.task),
+    "random": Row(Random(**HALF), task=small.task),
 }
