@@ -69,6 +69,18 @@ _ENTRIES = {
         "Private linear scoring functions, item tables tuned by each client",
         "Zhang et al., IJCAI 2023, arXiv:2301.08143",
     ),
+    "gpfedrec": Entry(
+        "fedfi.recsys.gpfedrec:GPFedRec",
+        "recsys",
+        "Item tables from similar users, by a graph on the server",
+        "Zhang et al., KDD 2024, arXiv:2305.07866",
+    ),
+    "colr": Entry(
+        "fedfi.recsys.colr:CoLR",
+        "recsys",
+        "Matrix factorisation with updates of low rank",
+        "Nguyen et al., WWW 2024, arXiv:2401.03748",
+    ),
     "mf": Entry(
         "fedfi.recsys.mf:MF",
         "recsys",

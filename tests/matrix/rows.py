@@ -12,9 +12,11 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.task import Task
+from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
 from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.gpfedrec import GPFedRec
 from fedfi.recsys.itemknn import ItemKNN
 from fedfi.recsys.mf import MF
 from fedfi.recsys.neumf import NeuMF
@@ -89,4 +91,6 @@ ROWS: dict[str, Row] = {
     "itemknn": Row(ItemKNN(**HALF), task=small.task),
     "popularity": Row(Popularity(**HALF), task=small.task),
     "random": Row(Random(**HALF), task=small.task),
+    "gpfedrec": Row(GPFedRec(**HALF), task=small.task),
+    "colr": Row(CoLR(**HALF, rank=2), task=small.task),
 }

@@ -8,9 +8,11 @@ from tests.recsys import small
 
 from fedfi.engines.local import LocalEngine
 from fedfi.federation.run import run
+from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
 from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.gpfedrec import GPFedRec
 from fedfi.recsys.pfedrec import PFedRec
 
 METHODS = {
@@ -25,6 +27,9 @@ METHODS = {
     "fedmf": FedMF(),
     "fedncf": FedNCF(participation=0.5),
     "pfedrec": PFedRec(),
+    "gpfedrec": GPFedRec(participation=0.5),
+    "gpfedrec-neighbours": GPFedRec(neighbours=2, layers=2, backbone="mf"),
+    "colr": CoLR(rank=2, participation=0.5),
 }
 METHOD = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)
 

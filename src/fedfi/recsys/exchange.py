@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
@@ -28,9 +29,10 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import BACKBONES, Backbone
+from fedfi.recsys.graph import Graph
 from fedfi.recsys.many import train_many
 from fedfi.recsys.privacy import Release
-from fedfi.recsys.recipe import ratings_of, recipe_of
+from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
 from fedfi.recsys.recommender import ItemRate, Recommender
 from fedfi.recsys.single import train_one
 
@@ -49,6 +51,8 @@ class Plan:
             mean and ranks by the newest one.
         shared: Tensors of the head that are exchanged with the table.
         release: How uploads are made private, or None.
+        graph: How a client gets a table of its own from the server, which its training is pulled to, or None.
+        rank: Dimension of the random subspace that a round's updates of the table lie in, or None.
     """
 
     backbone: str
@@ -57,6 +61,8 @@ class Plan:
     keeps: bool = True
     shared: tuple[str, ...] = ()
     release: Release | None = None
+    graph: Graph | None = None
+    rank: int | None = None
 
     @property
     def scoring(self) -> Backbone:
@@ -76,11 +82,15 @@ class ExchangeState:
         mean: ``"items"`` ``[items, d]`` and shared tensors.
         version: How many means there were; 0 is the table that all begin with.
         received: The version that each client has; clients that never took part are not in it.
+        personal: Tables that the server made for each client ``[clients, items, d]``; empty where it makes none.
+        clients: All clients, in order, where there are personal tables.
     """
 
     mean: Tree
     version: int
     received: dict[ClientId, int]
+    personal: Tensor = field(default_factory=lambda: torch.zeros(0))
+    clients: list[ClientId] = field(default_factory=list)
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
@@ -107,7 +117,13 @@ class Exchange(Recommender[ExchangeState]):
         plan = self.plan()
         items = fresh_workbench(task, rng).tree()["items"].clone()
         shared = plan.scoring.head(items.shape[1], rng) if plan.shared else {}
-        return ExchangeState({"items": items} | {n: shared[n] for n in plan.shared}, 0, {})
+        state = ExchangeState({"items": items} | {n: shared[n] for n in plan.shared}, 0, {})
+        if plan.rank is not None:
+            random_subspace(items.shape[1], plan.rank, 0)  # refuses a rank that is too large
+        if plan.graph is None:
+            return state
+        users = list(ratings_of(task).users)
+        return replace(state, personal=items.repeat(len(users), 1, 1), clients=users)
 
     def configure(
         self, state: ExchangeState, round: int, clients: Sequence[ClientId], rng: torch.Generator
@@ -117,14 +133,23 @@ class Exchange(Recommender[ExchangeState]):
         upload = plan.uploads(round)
         known = upload and plan.release is not None
         tensors = {True: state.mean, False: {"items": state.mean["items"]} if known else {}}
-        packets = {new: Packet(tensors[new], {"new": new, "upload": upload}) for new in (False, True)}
+        extra = {} if plan.rank is None else {"subspace": int(torch.randint(2**31, (), generator=rng))}
+        packets = {new: Packet(tensors[new], {"new": new, "upload": upload, **extra}) for new in (False, True)}
+        row = {client: i for i, client in enumerate(state.clients)}
         for client in self.sample(clients, rng):
             new = not plan.keeps or state.received.get(client, -1) < state.version
-            yield client, packets[new]
+            packet = packets[new]
+            if plan.graph is not None:
+                packet = Packet({**packet.tensors, "anchor": state.personal[row[client]]}, packet.scalars)
+            yield client, packet
 
     def reply_layout(self, state: ExchangeState, packet: Packet) -> Layout:
         """A table where one was asked for, else nothing."""
-        return Layout.like(state.mean, loss=float) if packet.scalars["upload"] else Layout()
+        if not packet.scalars["upload"]:
+            return Layout()
+        rank = self.plan().rank
+        like = state.mean if rank is None else state.mean | {"items": state.mean["items"][:, :rank]}
+        return Layout.like(like, loss=float)
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Takes in a new mean, trains, and sends the table if asked."""
@@ -140,8 +165,8 @@ class Exchange(Recommender[ExchangeState]):
             table = self.take_in(client, mean["items"], memory["items"], head)
         else:
             table = memory["items"]
-        recipe = recipe_of(client.task, client.round, self.item_rate, plan.alternate)
-        table, head, loss = train_one(client, plan.scoring, table, head, recipe)
+        recipe = self._recipe(client.task, client.round, packet, table.shape)
+        table, head, loss = train_one(client, plan.scoring, table, head, recipe, packet.tensors.get("anchor"))
         if plan.keeps:
             memory["items"] = table
         for name, value in head.items():
@@ -152,6 +177,8 @@ class Exchange(Recommender[ExchangeState]):
         if plan.release is not None:
             noise = client.rng("release")
             sent["items"] = plan.release.of(sent["items"], mean["items"], noise)
+        if recipe.subspace is not None:
+            sent["items"] = (sent["items"] - mean["items"]) @ recipe.subspace
         return Packet(sent, {"loss": loss})
 
     def cohort_update(self, cohort: Cohort) -> Iterable[Packet]:
@@ -175,42 +202,68 @@ class Exchange(Recommender[ExchangeState]):
         else:
             tables = mean["items"].repeat(len(cohort), 1, 1)
             rows = torch.arange(len(cohort))
-        recipe = recipe_of(task, cohort.round, self.item_rate, plan.alternate)
-        loss = train_many(cohort, plan.scoring, tables.view(-1, dimension), rows * items, head, recipe)
+        recipe = self._recipe(task, cohort.round, cohort.packets[0], tables.shape[1:])
+        anchors = None if plan.graph is None else [p.tensors["anchor"] for p in cohort.packets]
+        loss = train_many(cohort, plan.scoring, tables.view(-1, dimension), rows * items, head, recipe, anchors)
         for name, value in head.items():
             cohort.write(_HEAD + name, value)
         if not upload:
             return [_EMPTY] * len(cohort)
-        return self._replies(cohort, plan, tables, rows, head, loss)
+        return self._replies(cohort, plan, tables, rows, head, loss, recipe)
+
+    def _recipe(self, task: Task, round: int, packet: Packet, shape: Sequence[int]) -> Recipe:
+        """The recipe of a round, for a table of a shape `[items, d]`."""
+        plan = self.plan()
+        recipe = recipe_of(task, round, self.item_rate, plan.alternate)
+        if plan.graph is not None:  # the gradient of strength * mean((table - anchor)^2)
+            pull = min(1.0, recipe.item_rate * plan.graph.strength * 2.0 / (shape[0] * shape[1]))
+            recipe = replace(recipe, pull=pull)
+        if plan.rank is not None:
+            recipe = replace(recipe, subspace=random_subspace(shape[1], plan.rank, int(packet.scalars["subspace"])))
+        return recipe
 
     def _replies(
-        self, cohort: Cohort, plan: Plan, tables: Tensor, rows: Tensor, head: Tree, loss: Tensor
+        self, cohort: Cohort, plan: Plan, tables: Tensor, rows: Tensor, head: Tree, loss: Tensor, recipe: Recipe
     ) -> Iterator[Packet]:
         for i, (row, value) in enumerate(zip(rows.tolist(), loss.tolist(), strict=True)):
             sent = {"items": tables[row]} | {n: head[n][i] for n in plan.shared}
             if plan.release is not None:
                 noise = keyed_generator(cohort.seed, "client", cohort.round, cohort.ids[i], "release")
                 sent["items"] = plan.release.of(sent["items"], cohort.packets[i].tensors["items"], noise)
+            if recipe.subspace is not None:
+                sent["items"] = (sent["items"] - cohort.packets[i].tensors["items"]) @ recipe.subspace
             yield Packet(sent, {"loss": value})
 
     def aggregate(
         self, state: ExchangeState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[ExchangeState, Metrics]:
         """The plain mean of the tables that came."""
-        mean, loss, count = WeightedMean(), 0.0, 0
-        received = dict(state.received)
+        mean, loss, count, subspace, plan = WeightedMean(), 0.0, 0, 0, self.plan()
+        received: dict[ClientId, int] = dict(state.received)
+        tables: dict[ClientId, Tensor] = {}
         for reply in replies:
             if reply.sent.scalars["new"]:
                 received[reply.client] = state.version
             if reply.sent.scalars["upload"]:
                 mean.add(reply.packet.tensors)
+                subspace = int(reply.sent.scalars.get("subspace", 0))
+                if plan.graph is not None:
+                    tables[reply.client] = reply.packet.tensors["items"].clone()
                 loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
         if not count:
-            return ExchangeState(state.mean, state.version, received), {}
-        new = mean.mean()
-        if self.plan().release is not None:
-            new["items"] = state.mean["items"] + new["items"]
-        return ExchangeState(new, state.version + 1, received), {"train/loss": loss / count}
+            return replace(state, received=received), {}
+        new, personal, items = mean.mean(), state.personal, state.mean["items"]
+        if plan.release is not None:
+            new["items"] = items + new["items"]
+        if plan.rank is not None:
+            new["items"] = items + new["items"] @ random_subspace(items.shape[1], plan.rank, subspace).T
+        if plan.graph is not None:
+            row = {client: i for i, client in enumerate(state.clients)}
+            spread = plan.graph.spread(torch.stack(list(tables.values())))
+            new["items"], personal = spread.mean(0), personal.clone()
+            personal[[row[client] for client in tables]] = spread
+        state = replace(state, mean=new, version=state.version + 1, received=received, personal=personal)
+        return state, {"train/loss": loss / count}
 
     def global_model(self, state: ExchangeState) -> Tree:
         """The newest mean."""
@@ -265,6 +318,19 @@ class Exchange(Recommender[ExchangeState]):
 
 
 _EMPTY = Packet()
+
+
+def random_subspace(dimension: int, rank: int, seed: int) -> Tensor:
+    """Orthonormal columns ``[d, r]`` of a random subspace; the same for everyone with the seed.
+
+    Raises:
+        InputError: If the rank is larger than the dimension.
+    """
+    if rank > dimension:
+        raise InputError(f"algorithm.rank = {rank}: must be at most the dimension (nearest valid: {dimension})")
+    drawn = torch.randn(dimension, rank, generator=keyed_generator(seed, "subspace"), dtype=torch.float64)
+    basis, _ = torch.linalg.qr(drawn)
+    return basis.float()
 
 
 def fresh_head(backbone: Backbone, dimension: int, seed: int) -> Tree:

@@ -12,7 +12,7 @@ of all clients together. Step k of all clients that have one is one operation, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedfi.data.negatives import stream
+from fedfi.errors import InputError
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Tree
-from fedfi.numerics.steady import elementwise, full
+from fedfi.numerics.steady import elementwise, full, matmul
 from fedfi.recsys.backbones import Backbone
 from fedfi.recsys.recipe import Recipe, ratings_of
 from fedfi.recsys.single import clip_factor
@@ -63,7 +64,15 @@ def batches(cohort: Cohort, recipe: Recipe, purpose: str) -> Iterator[Batch]:
             yield Batch(client, item, label, place % recipe.batch, sizes)
 
 
-def train_many(cohort: Cohort, backbone: Backbone, table: Tensor, base: Tensor, head: Tree, recipe: Recipe) -> Tensor:
+def train_many(
+    cohort: Cohort,
+    backbone: Backbone,
+    table: Tensor,
+    base: Tensor,
+    head: Tree,
+    recipe: Recipe,
+    anchors: Sequence[Tensor] | None = None,
+) -> Tensor:
     """One round of local training, in place.
 
     Args:
@@ -73,6 +82,7 @@ def train_many(cohort: Cohort, backbone: Backbone, table: Tensor, base: Tensor, 
         base: The first row of each client ``[n]``.
         head: Heads ``[n, ...]``.
         recipe: How.
+        anchors: Where each client's table is pulled to ``[items, d]``, if the recipe has a pull.
 
     Returns:
         Each client's mean loss over its examples ``[n]``.
@@ -87,6 +97,9 @@ def train_many(cohort: Cohort, backbone: Backbone, table: Tensor, base: Tensor, 
             losses = _linear_step(table, base, weight, bias, batch, recipe, scratch, items)
         else:
             losses = _autograd_step(table, base, head, backbone, batch, recipe, slots)
+        if anchors is not None:
+            for i in batch.sizes.nonzero()[:, 0].tolist():
+                table[int(base[i]) : int(base[i]) + items].lerp_(anchors[i], recipe.pull)
         total += losses
         count += batch.sizes
     return total / count
@@ -134,16 +147,23 @@ def _linear_step(
     scratch.scatter_add_(0, place, g)
     of_item = scratch[place]
     scratch[place] = 0.0
+    across = weight if recipe.subspace is None else _within(weight, recipe.subspace)
     # sum_i G_i^2 = sum_e g_e G_i(e)
-    square = _per_client(g * of_item, batch) * weight.square().sum(1)
+    square = _per_client(g * of_item, batch) * across.square().sum(1)
     if not recipe.alternate:
         square = square + head_square
     factor = clip_factor(square.clamp(min=0).sqrt(), recipe.clip)
     pull = of_item * (recipe.item_rate * factor)[client]
-    table.index_copy_(0, row, torch.addcmul(rows, pull[:, None], own, value=-1))
+    table.index_copy_(0, row, torch.addcmul(rows, pull[:, None], across.index_select(0, client), value=-1))
     if not recipe.alternate:
         moved_head(factor)
     return losses
+
+
+def _within(weight: Tensor, subspace: Tensor) -> Tensor:
+    """Each client's vector ``[n, d]`` projected on a subspace ``[d, r]``."""
+    both = (subspace @ subspace.T).expand(len(weight), -1, -1)
+    return matmul(weight[:, None], both)[:, 0]
 
 
 def _per_client(values: Tensor, batch: Batch) -> Tensor:
@@ -154,6 +174,8 @@ def _autograd_step(
     table: Tensor, base: Tensor, head: Tree, backbone: Backbone, batch: Batch, recipe: Recipe, width: int
 ) -> Tensor:
     """A step of any heads; the sum of each client's losses ``[n]``."""
+    if recipe.subspace is not None:
+        raise InputError("updates in a subspace are for linear scoring functions (backbone mf or pfedrec)")
     number = len(batch.sizes)
     row, inverse = torch.unique(base[batch.client] + batch.item, return_inverse=True)
     owner = torch.empty_like(row).scatter_(0, inverse, batch.client)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedfi.data.ratings import ClientRatings, RatingsData
 from fedfi.errors import InputError
 from fedfi.federation.client import Client
@@ -21,6 +23,8 @@ class Recipe:
         epochs: Passes over the positives, each with negatives drawn anew.
         clip: Largest norm of a client's gradient, of table and head together, or None.
         alternate: Whether each batch first moves the head, then, scored anew, the items.
+        subspace: Orthonormal columns ``[d, r]``; the table's updates lie in their span. None: anywhere.
+        pull: Share of the way to its anchor that a table goes after each step.
     """
 
     rate: float
@@ -29,6 +33,8 @@ class Recipe:
     epochs: int
     clip: float | None
     alternate: bool = False
+    subspace: Tensor | None = None
+    pull: float = 0.0
 
 
 def recipe_of(task: Task, round: int, item_rate: float, alternate: bool = False) -> Recipe:

@@ -28,7 +28,7 @@ def batches(client: Client, recipe: Recipe, purpose: str) -> Iterator[tuple[Tens
 
 
 def train_one(
-    client: Client, backbone: Backbone, table: Tensor, head: Tree, recipe: Recipe
+    client: Client, backbone: Backbone, table: Tensor, head: Tree, recipe: Recipe, anchor: Tensor | None = None
 ) -> tuple[Tensor, Tree, float]:
     """One round of local training.
 
@@ -38,6 +38,7 @@ def train_one(
         table: Item rows ``[items, d]``.
         head: The client's head, without the axis of users.
         recipe: How.
+        anchor: Where the table is pulled to ``[items, d]``, if the recipe has a pull.
 
     Returns:
         The trained table and head, and the mean loss over all examples.
@@ -47,27 +48,29 @@ def train_one(
     total, count = 0.0, 0
     for items, labels in batches(client, recipe, "train"):
 
-        def loss(items: Tensor = items, labels: Tensor = labels) -> Tensor:
+        def loss(items: Tensor = items, labels: Tensor = labels, table: Tensor = table) -> Tensor:
             logits = backbone.logits({n: t[None] for n, t in head.items()}, table[items][None])[0]
             return functional.binary_cross_entropy_with_logits(logits, labels)
 
         value = loss()
         total, count = total + value.item() * len(items), count + len(items)
         if recipe.alternate:
-            _step(value, list(head.values()), [recipe.rate] * len(head), recipe.clip)
-            _step(loss(), [table], [recipe.item_rate], recipe.clip)
+            _step(value, list(head.values()), [recipe.rate] * len(head), recipe)
+            _step(loss(), [table], [recipe.item_rate], recipe)
         else:
             rates = [recipe.item_rate] + [recipe.rate] * len(head)
-            _step(value, [table, *head.values()], rates, recipe.clip)
+            _step(value, [table, *head.values()], rates, recipe)
+        if anchor is not None:
+            table = torch.lerp(table.detach(), anchor, recipe.pull).requires_grad_()
     return table.detach(), {n: t.detach() for n, t in head.items()}, total / count
 
 
-def _step(loss: Tensor, tensors: Sequence[Tensor], rates: Sequence[float], clip: float | None) -> None:
-    gradients = torch.autograd.grad(loss, tensors)
-    factor = torch.ones(())
-    if clip is not None:
-        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
-        factor = clip_factor(norm, clip)
+def _step(loss: Tensor, tensors: Sequence[Tensor], rates: Sequence[float], recipe: Recipe) -> None:
+    gradients = [*torch.autograd.grad(loss, tensors)]
+    if recipe.subspace is not None and gradients[0].dim() == 2:  # the table's comes first
+        gradients[0] = gradients[0] @ recipe.subspace @ recipe.subspace.T
+    norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+    factor = clip_factor(norm, recipe.clip)
     with torch.no_grad():
         for tensor, gradient, rate in zip(tensors, gradients, rates, strict=True):
             tensor -= rate * factor * gradient

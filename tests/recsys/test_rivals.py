@@ -1,0 +1,48 @@
+"""What tells the rivals apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.recsys import small
+
+from fedfi.errors import InputError
+from fedfi.federation.run import run
+from fedfi.recsys.colr import CoLR
+from fedfi.recsys.exchange import random_subspace
+from fedfi.recsys.fedmf import FedMF
+from fedfi.recsys.graph import Graph
+
+
+def test_full_rank_is_fedmf():
+    """A basis of the whole space changes nothing but the rounding."""
+    low = run(CoLR(rank=4), small.task(), rounds=2)
+    full = run(FedMF(), small.task(), rounds=2)
+    torch.testing.assert_close(low.model["items"], full.model["items"], rtol=1e-4, atol=1e-5)
+
+
+def test_low_rank_updates_stay_in_a_subspace_and_cost_less():
+    result = run(CoLR(rank=1), small.task(), rounds=1)
+    start = run(CoLR(rank=1), small.task(learning_rate=1e-30), rounds=1)
+    update = result.model["items"] - start.model["items"]
+    assert int(torch.linalg.matrix_rank(update, rtol=1e-4)) == 1
+    assert result.metrics[0]["bytes/up"] < run(FedMF(), small.task(), rounds=1).metrics[0]["bytes/up"] / 2
+
+
+def test_a_subspace_is_orthonormal_and_fits():
+    basis = random_subspace(8, 3, 5)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(3))
+    with pytest.raises(InputError, match=r"rank = 9: must be at most the dimension \(nearest valid: 4\)"):
+        run(CoLR(rank=9), small.task(), rounds=1)
+
+
+def test_graph_weights_by_hand():
+    """Tables (1, 0), (1, 1), (-1, 0): cosines 1, .71, -1 in the first row; two neighbours: itself and the second."""
+    flat = torch.tensor([[1.0, 0.0], [1.0, 1.0], [-1.0, 0.0]])
+    near = Graph(neighbours=2, threshold=1.0, layers=1, strength=1.0)
+    assert near.weights(flat)[0].tolist() == [0.5, 0.5, 0.0]
+    above = Graph(neighbours=0, threshold=1.0, layers=1, strength=1.0)
+    # the mean of (1, .71, -1; .71, 1, -.71; -1, -.71, 1) is .11
+    assert above.weights(flat).tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    spread = above.spread(flat[:, None])
+    assert spread[:, 0].tolist() == [[1.0, 0.5], [1.0, 0.5], [-1.0, 0.0]]
