@@ -81,6 +81,18 @@ _ENTRIES = {
         "Matrix factorisation with updates of low rank",
         "Nguyen et al., WWW 2024, arXiv:2401.03748",
     ),
+    "fedrap": Entry(
+        "fedfi.recsys.fedrap:FedRAP",
+        "recsys",
+        "A shared and a private item table, added",
+        "Li et al., ICLR 2024, arXiv:2301.09109",
+    ),
+    "fedcia": Entry(
+        "fedfi.recsys.fedcia:FedCIA",
+        "recsys",
+        "Private factorisations whose item similarities are drawn to everyone's",
+        "Han et al., SIGIR 2025, arXiv:2504.05563",
+    ),
     "mf": Entry(
         "fedfi.recsys.mf:MF",
         "recsys",

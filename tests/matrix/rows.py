@@ -13,8 +13,10 @@ from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.task import Task
 from fedfi.recsys.colr import CoLR
+from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
+from fedfi.recsys.fedrap import FedRAP
 from fedfi.recsys.fedrkg import FedRKG
 from fedfi.recsys.gpfedrec import GPFedRec
 from fedfi.recsys.itemknn import ItemKNN
@@ -93,4 +95,6 @@ ROWS: dict[str, Row] = {
     "random": Row(Random(**HALF), task=small.task),
     "gpfedrec": Row(GPFedRec(**HALF), task=small.task),
     "colr": Row(CoLR(**HALF, rank=2), task=small.task),
+    "fedrap": Row(FedRAP(**HALF), task=small.task),
+    "fedcia": Row(FedCIA(**HALF), task=small.task),
 }

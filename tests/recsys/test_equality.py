@@ -9,8 +9,10 @@ from tests.recsys import small
 from fedfi.engines.local import LocalEngine
 from fedfi.federation.run import run
 from fedfi.recsys.colr import CoLR
+from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
+from fedfi.recsys.fedrap import FedRAP
 from fedfi.recsys.fedrkg import FedRKG
 from fedfi.recsys.gpfedrec import GPFedRec
 from fedfi.recsys.pfedrec import PFedRec
@@ -29,6 +31,9 @@ METHODS = {
     "pfedrec": PFedRec(),
     "gpfedrec": GPFedRec(participation=0.5),
     "gpfedrec-neighbours": GPFedRec(neighbours=2, layers=2, backbone="mf"),
+    "fedrap": FedRAP(participation=0.5, independence=0.5, sparsity=0.3),
+    "fedcia": FedCIA(participation=0.5, noise=0.01),
+    "fedcia-rarely": FedCIA(interval=2),
     "colr": CoLR(rank=2, participation=0.5),
 }
 METHOD = pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)

@@ -10,6 +10,7 @@ from fedfi.errors import InputError
 from fedfi.federation.run import run
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.exchange import random_subspace
+from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.graph import Graph
 
@@ -46,3 +47,17 @@ def test_graph_weights_by_hand():
     assert above.weights(flat).tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     spread = above.spread(flat[:, None])
     assert spread[:, 0].tolist() == [[1.0, 0.5], [1.0, 0.5], [-1.0, 0.0]]
+
+
+def test_alignment_is_descent_on_the_norm():
+    """A step is that of autograd on the squared norm over the goal's, and the norm falls."""
+    rng = torch.Generator().manual_seed(0)
+    table, other = torch.randn(9, 3, generator=rng), torch.randn(9, 3, generator=rng)
+    goal = other @ other.T
+    leaf = table.clone().requires_grad_()
+    loss = (leaf @ leaf.T - goal).square().sum() / goal.norm()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    found = FedCIA(steps=1, align_rate=0.05).aligned(table, goal)
+    torch.testing.assert_close(found, table - 0.05 * gradient, rtol=1e-4, atol=1e-5)
+    far = FedCIA(steps=50, align_rate=0.05).aligned(table, goal)
+    assert (far @ far.T - goal).norm() < 0.5 * (table @ table.T - goal).norm()

@@ -329,7 +329,7 @@ def random_subspace(dimension: int, rank: int, seed: int) -> Tensor:
     if rank > dimension:
         raise InputError(f"algorithm.rank = {rank}: must be at most the dimension (nearest valid: {dimension})")
     drawn = torch.randn(dimension, rank, generator=keyed_generator(seed, "subspace"), dtype=torch.float64)
-    basis, _ = torch.linalg.qr(drawn)
+    basis: Tensor = torch.linalg.qr(drawn)[0]
     return basis.float()
 
 
