@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, environment, show
 
-NAMES = ("startup", "submodel", "engine")
+NAMES = ("startup", "submodel", "engine", "recsys")
 
 
 def main() -> None:
