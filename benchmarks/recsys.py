@@ -1,9 +1,9 @@
 """What federated recommendation costs: FedRKG with a table of 32 numbers an item at every user.
 
 **FilmTrust's size.** 1,227 users, 2,059 items, some 35,000 ratings: the real set where `FEDFI_DATA` names it, else
-made-up ratings of that size. A round is everything the engine does for all clients between two exchanges of tables: drawing
-negatives, all steps, heads written back; in two threads. An evaluation scores all items for all users and ranks the
-held-out ones.
+made-up ratings of that size. A round is everything the engine does for all clients between two exchanges of tables:
+drawing negatives, all steps, heads written back; in two threads. An evaluation scores all items for all users and ranks
+the held-out ones.
 
 **Against one client at a time.** The same engine and method with `cohorts=0`: plain autograd, client after client. It
 is measured on every 16th user and scaled by the number of training examples; the vectorised round on all users, on one

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from fedfi.averaging.fedavg import FedAvg
     from fedfi.averaging.fedprox import FedProx
     from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
+    from fedfi.data.interactions import Ratings, leave_one_out
+    from fedfi.data.ratings import ClientRatings, RatingsData
+    from fedfi.data.recommendation import load_ratings
     from fedfi.engines.local import LocalEngine
     from fedfi.errors import InputError, RunError
     from fedfi.federation.algorithm import Algorithm, Failure, Metrics, Reply
     from fedfi.federation.client import Client, Memory
+    from fedfi.federation.cohort import Cohort
     from fedfi.federation.engine import Engine
     from fedfi.federation.evaluation import Evaluate
     from fedfi.federation.packet import Layout, Packet, Tree
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from fedfi.federation.task import Task, Training
     from fedfi.federation.training import train_locally
     from fedfi.models import InputSpec, build
+    from fedfi.recsys.fedrkg import FedRKG
     from fedfi.submodel.fedfibos import FedFIbOS
 
 __version__ = "0.1.0"
@@ -32,6 +37,8 @@ _HOMES = {
     "Algorithm": "federation.algorithm",
     "Client": "federation.client",
     "ClientData": "data",
+    "ClientRatings": "data.ratings",
+    "Cohort": "federation.cohort",
     "Dataset": "data",
     "Engine": "federation.engine",
     "Evaluate": "federation.evaluation",
@@ -40,6 +47,7 @@ _HOMES = {
     "FedAvg": "averaging.fedavg",
     "FedFIbOS": "submodel.fedfibos",
     "FedProx": "averaging.fedprox",
+    "FedRKG": "recsys.fedrkg",
     "FederatedData": "data",
     "InputError": "errors",
     "InputSpec": "models",
@@ -48,6 +56,8 @@ _HOMES = {
     "Memory": "federation.client",
     "Metrics": "federation.algorithm",
     "Packet": "federation.packet",
+    "Ratings": "data.interactions",
+    "RatingsData": "data.ratings",
     "Reply": "federation.algorithm",
     "RunError": "errors",
     "RunResult": "federation.run",
@@ -56,7 +66,9 @@ _HOMES = {
     "Tree": "federation.packet",
     "build": "models",
     "federate": "data",
+    "leave_one_out": "data.interactions",
     "load": "data",
+    "load_ratings": "data.recommendation",
     "run": "federation.run",
     "train_locally": "federation.training",
 }
@@ -65,6 +77,8 @@ __all__ = [
     "Algorithm",
     "Client",
     "ClientData",
+    "ClientRatings",
+    "Cohort",
     "Dataset",
     "Engine",
     "Evaluate",
@@ -73,6 +87,7 @@ __all__ = [
     "FedAvg",
     "FedFIbOS",
     "FedProx",
+    "FedRKG",
     "FederatedData",
     "InputError",
     "InputSpec",
@@ -81,6 +96,8 @@ __all__ = [
     "Memory",
     "Metrics",
     "Packet",
+    "Ratings",
+    "RatingsData",
     "Reply",
     "RunError",
     "RunResult",
@@ -89,7 +106,9 @@ __all__ = [
     "Tree",
     "build",
     "federate",
+    "leave_one_out",
     "load",
+    "load_ratings",
     "run",
     "train_locally",
 ]

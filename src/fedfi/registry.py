@@ -87,6 +87,12 @@ _ENTRIES = {
         "A shared and a private item table, added",
         "Li et al., ICLR 2024, arXiv:2301.09109",
     ),
+    "feddae": Entry(
+        "fedfi.recsys.feddae:FedDAE",
+        "recsys",
+        "An autoencoder with a shared and a private encoder",
+        "Li et al., AAAI 2025, arXiv:2408.08931",
+    ),
     "fedcia": Entry(
         "fedfi.recsys.fedcia:FedCIA",
         "recsys",

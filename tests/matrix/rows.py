@@ -14,6 +14,7 @@ from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.task import Task
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.feddae import FedDAE
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.fedncf import FedNCF
 from fedfi.recsys.fedrap import FedRAP
@@ -97,4 +98,5 @@ ROWS: dict[str, Row] = {
     "colr": Row(CoLR(**HALF, rank=2), task=small.task),
     "fedrap": Row(FedRAP(**HALF), task=small.task),
     "fedcia": Row(FedCIA(**HALF), task=small.task),
+    "feddae": Row(FedDAE(**HALF), task=small.task),
 }

@@ -55,6 +55,7 @@ def test_a_score_that_is_no_number_is_refused():
         ranks(scores, torch.tensor([1, 1]), none, none)
 
 
+@pytest.mark.slow  # compiles for seconds
 def test_metrics_are_those_of_ranx():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -7,10 +7,12 @@ import torch
 from tests.recsys import small
 
 from fedfi.errors import InputError
+from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.exchange import random_subspace
 from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.feddae import FedDAE, encode
 from fedfi.recsys.fedmf import FedMF
 from fedfi.recsys.graph import Graph
 
@@ -61,3 +63,30 @@ def test_alignment_is_descent_on_the_norm():
     torch.testing.assert_close(found, table - 0.05 * gradient, rtol=1e-4, atol=1e-5)
     far = FedCIA(steps=50, align_rate=0.05).aligned(table, goal)
     assert (far @ far.T - goal).norm() < 0.5 * (table @ table.T - goal).norm()
+
+
+def test_the_encoders_are_weighed_by_the_gate():
+    """Items 0 and 1 of 2: the row is (1, 1) / sqrt(2); own means (1 + 2) / sqrt(2), shared 0; equal weights at 0."""
+    tree = {
+        "own": torch.tensor([[1.0, 0.0], [2.0, 0.0]]),
+        "own_bias": torch.zeros(2),
+        "encoder": torch.zeros(2, 2),
+        "encoder_bias": torch.tensor([0.0, 0.5]),
+        "gate": torch.zeros(2, 1),
+        "gate_bias": torch.zeros(1),
+        "mix": torch.zeros(2, 1),
+        "mix_bias": torch.zeros(2),
+    }
+    mean, log_variance, weights = encode(tree, torch.tensor([0, 1]), torch.ones(2))
+    torch.testing.assert_close(mean, torch.tensor([[3 / 2**0.5], [0.0]]))
+    torch.testing.assert_close(log_variance, torch.tensor([[0.0], [0.5]]))
+    torch.testing.assert_close(weights, torch.tensor([0.5, 0.5]))
+
+
+def test_the_autoencoder_learns():
+    """The likelihood of a user's items rises."""
+    task = small.task(optimizer="adam", learning_rate=0.02, clip_norm=None, epochs=3)
+    result = run(FedDAE(kl=0.01), task, rounds=10, evaluate=Evaluate(every=10))
+    losses = [m["train/loss"] for m in result.metrics]
+    assert result.failures == []
+    assert losses[-1] < 0.95 * losses[0]
