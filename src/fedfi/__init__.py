@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from fedfi.averaging.fedavg import FedAvg
     from fedfi.averaging.fedprox import FedProx
     from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
+    from fedfi.data.interactions import Ratings, leave_one_out
+    from fedfi.data.ratings import ClientRatings, RatingsData
+    from fedfi.data.recommendation import load_ratings
     from fedfi.engines.local import LocalEngine
     from fedfi.errors import InputError, RunError
     from fedfi.federation.algorithm import Algorithm, Failure, Metrics, Reply
     from fedfi.federation.client import Client, Memory
+    from fedfi.federation.cohort import Cohort
     from fedfi.federation.engine import Engine
     from fedfi.federation.evaluation import Evaluate
     from fedfi.federation.packet import Layout, Packet, Tree
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from fedfi.personal.encrypted import Encrypted
     from fedfi.personal.fedfihe import FedFIHE
     from fedfi.personal.private import Private
+    from fedfi.recsys.fedrkg import FedRKG
     from fedfi.submodel.fedfibos import FedFIbOS
 
 __version__ = "0.1.0"
@@ -35,6 +40,8 @@ _HOMES = {
     "Algorithm": "federation.algorithm",
     "Client": "federation.client",
     "ClientData": "data",
+    "ClientRatings": "data.ratings",
+    "Cohort": "federation.cohort",
     "Dataset": "data",
     "Encrypted": "personal.encrypted",
     "Engine": "federation.engine",
@@ -45,6 +52,7 @@ _HOMES = {
     "FedFIHE": "personal.fedfihe",
     "FedFIbOS": "submodel.fedfibos",
     "FedProx": "averaging.fedprox",
+    "FedRKG": "recsys.fedrkg",
     "FederatedData": "data",
     "InputError": "errors",
     "InputSpec": "models",
@@ -54,6 +62,8 @@ _HOMES = {
     "Metrics": "federation.algorithm",
     "Packet": "federation.packet",
     "Private": "personal.private",
+    "Ratings": "data.interactions",
+    "RatingsData": "data.ratings",
     "Reply": "federation.algorithm",
     "RunError": "errors",
     "RunResult": "federation.run",
@@ -62,7 +72,9 @@ _HOMES = {
     "Tree": "federation.packet",
     "build": "models",
     "federate": "data",
+    "leave_one_out": "data.interactions",
     "load": "data",
+    "load_ratings": "data.recommendation",
     "run": "federation.run",
     "train_locally": "federation.training",
 }
@@ -71,6 +83,8 @@ __all__ = [
     "Algorithm",
     "Client",
     "ClientData",
+    "ClientRatings",
+    "Cohort",
     "Dataset",
     "Encrypted",
     "Engine",
@@ -81,6 +95,7 @@ __all__ = [
     "FedFIHE",
     "FedFIbOS",
     "FedProx",
+    "FedRKG",
     "FederatedData",
     "InputError",
     "InputSpec",
@@ -90,6 +105,8 @@ __all__ = [
     "Metrics",
     "Packet",
     "Private",
+    "Ratings",
+    "RatingsData",
     "Reply",
     "RunError",
     "RunResult",
@@ -98,7 +115,9 @@ __all__ = [
     "Tree",
     "build",
     "federate",
+    "leave_one_out",
     "load",
+    "load_ratings",
     "run",
     "train_locally",
 ]

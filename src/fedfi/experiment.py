@@ -22,7 +22,11 @@ from torch import nn
 
 from fedfi import registry
 from fedfi.data import Dataset, FederatedData, available, federate, load
+from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
+from fedfi.data.ratings import Negatives, RatingsData
+from fedfi.data.recommendation import available as available_ratings
+from fedfi.data.recommendation import is_ratings, load_ratings
 from fedfi.errors import InputError, SettingError, first_line, out_of_memory, unknown
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.evaluation import Evaluate
@@ -33,6 +37,8 @@ from fedfi.importing import call
 from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
 Tables = Mapping[str, Any]
+Loaded = tuple[Dataset, Dataset | None] | Ratings
+_OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
 _SIZES = ("participation", "clients_per_round")
 _INSTEAD = (("steps", "epochs"), _SIZES)
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
@@ -63,10 +69,50 @@ class Data(BaseModel):
     vocabulary: Annotated[int | None, Field(ge=1, description="number of token ids")] = None
     length: Annotated[int | None, Field(ge=1, description="token ids an example")] = None
     tokenizer: Annotated[str | None, Field(description="pretrained tokenizer, by name or folder")] = None
+    kind: Annotated[
+        Literal["examples", "ratings"] | None, Field(description="what a path or function gives; else by its name")
+    ] = None
+    min_interactions: Annotated[int | None, Field(ge=3, description="ratings: fewest of a user; default 5")] = None
+    negatives: Annotated[Negatives | None, Field(description="ratings: what is no negative; default exclude_train")] = (
+        None
+    )
+    negatives_per_positive: Annotated[int | None, Field(ge=1, description="ratings: drawn each epoch; default 4")] = (
+        None
+    )
+
+    @property
+    def holds(self) -> str:
+        """``"ratings"`` or ``"examples"``."""
+        return self.kind or ("ratings" if is_ratings(self.name) else "examples")
+
+    @property
+    def misplaced(self) -> str | None:
+        """A key that was given, yet means nothing for this kind of data."""
+        wrong = (
+            set(_OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(_OF_RATINGS)
+        )
+        wrong -= {"kind"}
+        return next(
+            (
+                k
+                for k in sorted(wrong)
+                if getattr(self, k) != type(self).model_fields[k].get_default(call_default_factory=True)
+            ),
+            None,
+        )
+
+    @property
+    def ratings(self) -> dict[str, Any]:
+        """How ratings are split, with defaults."""
+        return {
+            "min_interactions": self.min_interactions or 5,
+            "negatives": self.negatives or "exclude_train",
+            "negatives_per_positive": self.negatives_per_positive or 4,
+        }
 
     def loader_options(self) -> dict[str, Any]:
         """What `fedfi.data.load` is called with besides the name."""
-        split = {"name", "clients", "partition", "validation", "test_fraction"}
+        split = {"name", "clients", "partition", "validation", "test_fraction", *_OF_RATINGS}
         options = {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
         if self.partition.get("by") == "natural" and "column" in self.partition:
             options.setdefault("group", self.partition["column"])
@@ -94,6 +140,7 @@ class Settings(BaseModel):
     rounds: Annotated[int, Field(ge=1, description="number of rounds")]
     seed: Annotated[int, Field(ge=0, description="every draw is a function of it")] = 0
     min_replies: Annotated[int, Field(ge=1, description="fewest replies with which a round counts")] = 1
+    checkpoint_every: Annotated[int, Field(ge=1, description="rounds from one checkpoint to the next")] = 1
     data: Data
     model: Model
     train: Training = Field(default_factory=Training)
@@ -122,15 +169,19 @@ class Experiment:
         """The configured method."""
         return self.method
 
-    def load(self) -> tuple[Dataset, Dataset | None]:
+    def load(self) -> Loaded:
         """Loads the data, which do not depend on the seed."""
         with self.naming("data", f"data.name = {shown(self.settings.data.name)}"):
+            if self.settings.data.holds == "ratings":
+                return load_ratings(self.settings.data.name)
             return load(self.settings.data.name, **self.settings.data.loader_options())
 
-    def federate(self, loaded: tuple[Dataset, Dataset | None]) -> FederatedData:
-        """Divides loaded data among clients by the experiment's seed."""
+    def federate(self, loaded: Loaded) -> FederatedData | RatingsData:
+        """Divides loaded data among clients by the experiment's seed; ratings are divided among their users."""
         data = self.settings.data
         with self.naming("data"):
+            if isinstance(loaded, Ratings):
+                return leave_one_out(loaded, **data.ratings)
             return federate(
                 *loaded,
                 clients=data.clients,
@@ -140,7 +191,7 @@ class Experiment:
                 seed=self.settings.seed,
             )
 
-    def task(self, data: FederatedData | None = None) -> Task:
+    def task(self, data: FederatedData | RatingsData | None = None) -> Task:
         """The task, with the model built once to see that it fits the data.
 
         Args:
@@ -155,11 +206,19 @@ class Experiment:
         with self.naming("model"):
             check_options(model.name, model.options)
         data = data or self.federate(self.load())
+        if self.method.data_kind != data.kind:
+            name = self.settings.algorithm["name"]
+            raise InputError(
+                f"{self.source}: algorithm.name = {shown(name)}: learns from {self.method.data_kind},"
+                f" but data.name = {shown(self.settings.data.name)} holds {data.kind}"
+            )
         make = functools.partial(build, model.name, data.spec, model.options)
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
         with self.naming("model"):
-            _try(make(), data, model.name)
+            module = make()
+            if isinstance(data, FederatedData):
+                _try(module, data, model.name)
         return Task(model=make, data=data, training=self.settings.train)
 
     def resolved(self) -> dict[str, Any]:
@@ -173,7 +232,10 @@ class Experiment:
             "rounds": s.rounds,
             "seed": s.seed,
             "min_replies": s.min_replies,
-            "data": s.data.model_dump(mode="json") | _absolute(s.data),
+            "checkpoint_every": s.checkpoint_every,
+            "data": s.data.model_dump(mode="json")
+            | (s.data.ratings if s.data.holds == "ratings" else {})
+            | _absolute(s.data),
             "model": {"name": s.model.name, **_with_defaults(s.model)},
             "train": TypeAdapter(Training).dump_python(s.train, mode="json"),
             "algorithm": chosen | method,
@@ -246,6 +308,10 @@ def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
         InputError: As `load_experiment`.
     """
     settings = validate(Settings, tables, source=source)
+    if (key := settings.data.misplaced) is not None:
+        raise InputError(
+            f"{source}: data.{key}: means nothing for {settings.data.holds}, which {shown(settings.data.name)} holds"
+        )
     try:
         check_clients(check_partition(settings.data.partition), settings.data.clients)
     except SettingError as error:
@@ -381,6 +447,6 @@ def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -
 def _absolute(data: Data) -> dict[str, str]:
     """Paths that do not depend on the working directory, so that a run can be resumed from anywhere."""
     found = {"test": data.test, "tokenizer": data.tokenizer}
-    if data.name not in available():
+    if data.name not in available() and data.name not in available_ratings():
         found["name"] = data.name
     return {k: str(p.resolve()) for k, v in found.items() if v and (p := Path(v).expanduser()).exists()}

@@ -279,6 +279,90 @@ _ENTRIES = {
         "The client's model that is best on the server's examples: a reference",
         "reference of the FedFiOT experiments",
     ),
+    "fedrkg": Entry(
+        "fedfi.recsys.fedrkg:FedRKG",
+        "recsys",
+        "Long local training of private item tables, guided by their mean now and then",
+        "Lim et al., arXiv:2511.12959",
+    ),
+    "fedmf": Entry(
+        "fedfi.recsys.fedmf:FedMF",
+        "recsys",
+        "Matrix factorisation with private user vectors, one item table averaged each round",
+        "Chai et al., IEEE Intelligent Systems 2021, arXiv:1906.05108",
+    ),
+    "fedncf": Entry(
+        "fedfi.recsys.fedncf:FedNCF",
+        "recsys",
+        "A shared neural scoring function, private user vectors, one item table",
+        "Perifanis and Efraimidis, KBS 2022, arXiv:2106.04405",
+    ),
+    "pfedrec": Entry(
+        "fedfi.recsys.pfedrec:PFedRec",
+        "recsys",
+        "Private linear scoring functions, item tables tuned by each client",
+        "Zhang et al., IJCAI 2023, arXiv:2301.08143",
+    ),
+    "gpfedrec": Entry(
+        "fedfi.recsys.gpfedrec:GPFedRec",
+        "recsys",
+        "Item tables from similar users, by a graph on the server",
+        "Zhang et al., KDD 2024, arXiv:2305.07866",
+    ),
+    "colr": Entry(
+        "fedfi.recsys.colr:CoLR",
+        "recsys",
+        "Matrix factorisation with updates of low rank",
+        "Nguyen et al., WWW 2024, arXiv:2401.03748",
+    ),
+    "fedrap": Entry(
+        "fedfi.recsys.fedrap:FedRAP",
+        "recsys",
+        "A shared and a private item table, added",
+        "Li et al., ICLR 2024, arXiv:2301.09109",
+    ),
+    "feddae": Entry(
+        "fedfi.recsys.feddae:FedDAE",
+        "recsys",
+        "An autoencoder with a shared and a private encoder",
+        "Li et al., AAAI 2025, arXiv:2408.08931",
+    ),
+    "fedcia": Entry(
+        "fedfi.recsys.fedcia:FedCIA",
+        "recsys",
+        "Private factorisations whose item similarities are drawn to everyone's",
+        "Han et al., SIGIR 2025, arXiv:2504.05563",
+    ),
+    "mf": Entry(
+        "fedfi.recsys.mf:MF",
+        "recsys",
+        "Centralised matrix factorisation: users hand over their interactions",
+        "Koren et al., IEEE Computer 2009",
+    ),
+    "neumf": Entry(
+        "fedfi.recsys.neumf:NeuMF",
+        "recsys",
+        "Centralised neural collaborative filtering",
+        "He et al., WWW 2017, arXiv:1708.05031",
+    ),
+    "itemknn": Entry(
+        "fedfi.recsys.itemknn:ItemKNN",
+        "recsys",
+        "Centralised item neighbourhoods by common users",
+        "Sarwar et al., WWW 2001",
+    ),
+    "popularity": Entry(
+        "fedfi.recsys.popularity:Popularity",
+        "recsys",
+        "Items by how many users have them",
+        "Cremonesi et al., RecSys 2010",
+    ),
+    "random": Entry(
+        "fedfi.recsys.random:Random",
+        "recsys",
+        "Items by chance: the floor",
+        "none; every user's order is drawn",
+    ),
 }
 
 

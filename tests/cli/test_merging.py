@@ -125,7 +125,10 @@ def test_what_was_measured_for_another_method_is_refused(fedfi, parties):
     [
         (lambda raw: raw[: len(raw) // 2], "is not an upload"),
         (lambda raw: raw.replace(b"fedfi-upload-1", b"fedfi-upload-9"), "its format is 'fedfi-upload-9'"),
-        (lambda raw: raw.replace(b'\\"mlp\\"', b'\\"cnn\\"'), "u1.safetensors: model 'cnn': hidden: unknown option 'hidden'"),
+        (
+            lambda raw: raw.replace(b'\\"mlp\\"', b'\\"cnn\\"'),
+            "u1.safetensors: model 'cnn': hidden: unknown option 'hidden'",
+        ),
     ],
 )
 def test_damaged_uploads_are_refused(fedfi, parties, change, said):

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,10 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.server import Averaging
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.table import MemoryTable
+from fedfi.errors import RunError
 from fedfi.federation.algorithm import Failure, Reply
 from fedfi.federation.client import Client, Memory
+from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Layout, Packet
 from fedfi.federation.record import RunDirectory
 from fedfi.federation.run import run
@@ -166,15 +167,36 @@ class Cohorts(Averaging):
     def train(self, client):
         return train_locally(client)
 
-    def cohort_update(self, jobs: Sequence[tuple[Packet, Client]]):
-        return [self.client_update(packet, client) for packet, client in jobs]
+    def cohort_update(self, cohort: Cohort):
+        """Means of a column of numbers: each client's count of rounds, and its row."""
+        rounds = cohort.read("rounds", torch.zeros(1)) + 1
+        cohort.write("rounds", rounds)
+        like = cohort.packets[0].tensors
+        for row, count in zip(cohort.rows.tolist(), rounds[:, 0].tolist(), strict=True):
+            yield Packet({n: torch.full_like(t, float(row)) for n, t in like.items()}, {"loss": count, "examples": 1})
 
 
-def test_a_cohort_equals_a_loop():
-    one = run(Cohorts(weights="examples"), tiny.small(), rounds=2)
-    other = run(FedAvg(), tiny.small(), rounds=2)
-    assert one.failures == other.failures == []
-    assert all(torch.equal(one.model[n], other.model[n]) for n in one.model)
+@pytest.mark.parametrize(("workers", "cohorts"), [(1, 128), (1, 4), (3, 1)])
+def test_cohorts_work_on_columns_of_memory(workers, cohorts):
+    """Replies are the rows 0 to 5, whose mean is 2.5; the column counts rounds, present for all."""
+    algorithm, task = Cohorts(weights="uniform"), tiny.small()
+    engine = LocalEngine(algorithm, task, workers=workers, cohorts=cohorts)
+    result = run(algorithm, task, rounds=2, engine=engine)
+    engine.close()
+    start = run(FedAvg(), tiny.small(), rounds=1).model
+    assert result.model.keys() == start.keys()
+    assert [m["train/loss"] for m in result.metrics] == [1.0, 2.0]
+    assert engine.memory()["columns"]["rounds"].tolist() == [[2.0]] * 6
+    assert engine.memory()["present"]["rounds"].all()
+
+
+def test_an_error_in_a_cohort_ends_the_run(monkeypatch):
+    def fail(self, cohort):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Cohorts, "cohort_update", fail)
+    with pytest.raises(RunError, match=r"Cohorts, client_update of clients 'c0' to 'c5': OSError: the disk is gone"):
+        run(Cohorts(), tiny.small(), rounds=1)
 
 
 def test_an_unknown_client_is_a_failure():

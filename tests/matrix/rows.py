@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from tests import tiny
+from tests.recsys import small
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
+from fedfi.federation.task import Task
 from fedfi.oneshot.bestclient import BestClient
 from fedfi.oneshot.dense import DENSE
 from fedfi.oneshot.ensemble import Ensemble
@@ -39,6 +44,19 @@ from fedfi.personal.local import Local
 from fedfi.personal.maskcrypt import MaskCrypt
 from fedfi.personal.perfedavg import PerFedAvg
 from fedfi.personal.pfedme import PFedMe
+from fedfi.recsys.colr import CoLR
+from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.feddae import FedDAE
+from fedfi.recsys.fedmf import FedMF
+from fedfi.recsys.fedncf import FedNCF
+from fedfi.recsys.fedrap import FedRAP
+from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.gpfedrec import GPFedRec
+from fedfi.recsys.itemknn import ItemKNN
+from fedfi.recsys.mf import MF
+from fedfi.recsys.neumf import NeuMF
+from fedfi.recsys.pfedrec import PFedRec
+from fedfi.recsys.popularity import Popularity
 from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
 from fedfi.submodel.fedfibos import FedFIbOS
@@ -72,6 +90,7 @@ class Row:
         like: By default FedAvg with uniform weights.
         first_round: Weights `[2]` after one round of `tiny.by_hand`, derived at the row, or None.
         by_hand: The configuration that `first_round` is of.
+        task: Makes the task that `algorithm` is exercised on.
         silent: Its replies hold no tensor, so that none can be wrong.
     """
 
@@ -80,6 +99,7 @@ class Row:
     like: Algorithm = FedAvg(participation=0.5, weights="uniform")  # noqa: RUF009 - frozen
     first_round: list[float] | None = None
     by_hand: Algorithm | None = None
+    task: Callable[[], Task] = tiny.small
     silent: bool = False
 
 
@@ -261,4 +281,17 @@ ROWS: dict[str, Row] = {
         first_round=[(0.5 * 1.001 - 1 * 0.001) / 1.002, (1 * 1.001 - 0.5 * 0.001) / 1.002],
         by_hand=FedMA(**EXACT),
     ),
+    "fedrkg": Row(FedRKG(**HALF, interval=1), task=small.task),
+    "fedmf": Row(FedMF(**HALF), task=small.task),
+    "fedncf": Row(FedNCF(**HALF), task=small.task),
+    "pfedrec": Row(PFedRec(**HALF), task=small.task),
+    "mf": Row(MF(**HALF), task=small.task),
+    "neumf": Row(NeuMF(**HALF), task=small.task),
+    "itemknn": Row(ItemKNN(**HALF), task=small.task),
+    "popularity": Row(Popularity(**HALF), task=small.task),
+    "gpfedrec": Row(GPFedRec(**HALF), task=small.task),
+    "colr": Row(CoLR(**HALF, rank=2), task=small.task),
+    "fedrap": Row(FedRAP(**HALF), task=small.task),
+    "fedcia": Row(FedCIA(**HALF), task=small.task),
+    "feddae": Row(FedDAE(**HALF), task=small.task),
 }

@@ -107,7 +107,7 @@ def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, 
 
 
 def _labels(found: Audit, shown: Sequence[View], task: Task, seed: int) -> None:
-    labels = [dominant_label(task.data.clients[v.client].train) for v in shown]
+    labels = [dominant_label(task.examples.clients[v.client].train) for v in shown]
     groups = [v.client for v in shown]
     kinds: dict[str, list[Tensor | None]] = {
         "masks": [v.packets for v in shown],
@@ -128,7 +128,7 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
     if spec.kind == "text":
         return
     for view in shown:
-        examples = task.data.clients[view.client].train
+        examples = task.examples.clients[view.client].train
         count = min(len(examples), task.training.batch_size, 4)
         inputs, targets = examples.batch(torch.arange(len(examples)))
         _, change, known = _named(view, bench)
@@ -168,7 +168,7 @@ def _scored(found: Audit, view: View, guess: Tensor, inputs: Tensor, data: Datas
 def _membership(view: View, task: Task, bench: Workbench) -> float | None:
     start, change, known = _named(view, bench)
     model = {n: torch.where(known[n], start[n] - change[n], start[n]) for n in bench.layout.names}
-    data = task.data.clients[view.client]
+    data = task.examples.clients[view.client]
     return membership(bench.module, model, data.train, data.test, task.loss)
 
 

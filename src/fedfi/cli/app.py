@@ -138,6 +138,21 @@ def export(
 
 
 @app.command()
+def recommend(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    user: Annotated[str | None, typer.Option(help="Whose recommendations to print.", show_default=False)] = None,
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many items a user.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE.csv", help="Write those of all users.")
+    ] = None,
+) -> None:
+    """Recommend items to the users of a run, by its last checkpoint."""
+    from fedfi.cli.recommending import recommend as recommend_
+
+    recommend_(directory, user, count, out)
+
+
+@app.command()
 def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Run directories, or directories of runs.")

@@ -171,6 +171,7 @@ def _works(planned: list[Planned]) -> Iterator[Work]:
                 out=p.directory,
                 evaluate=settings.evaluate,
                 min_replies=settings.min_replies,
+                checkpoint_every=settings.checkpoint_every,
                 resume=p.state == "begun",
                 config=p.experiment.resolved(),
                 observe=tell,

@@ -26,8 +26,9 @@ def _algorithms() -> list[Row]:
 
 def _datasets() -> list[Row]:
     from fedfi.data import available
+    from fedfi.data.recommendation import available as ratings
 
-    return _rows("dataset", available())
+    return _rows("dataset", available() | ratings())
 
 
 def _models() -> list[Row]:

@@ -45,7 +45,7 @@ def progress(rounds: int, done: int = 0, *, quiet: bool = False, unit: str = "ro
 def numbers(line: Mapping[str, Any]) -> str:
     """The numbers of a round that fit on a line."""
     parts = []
-    for key, name in (("train/loss", "train loss"), ("global/accuracy", "accuracy")):
+    for key, name in (("train/loss", "train loss"), ("global/accuracy", "accuracy"), ("ranking/hr@10", "HR@10")):
         if key in line:
             parts.append(f"{name} {line[key]:.3f}")
     return str(line.get("text", "")) or "  ".join(parts)

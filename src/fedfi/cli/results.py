@@ -27,6 +27,12 @@ def print_result(directory: Path) -> None:
         values = [run.last.get(f"{prefix}/{key}") for key in ("accuracy", "loss")]
         if any(v is not None for v in values):
             table.add_row(name, *("" if v is None else f"{v:.4f}" for v in values))
+    if any(key.startswith("ranking/") for key in run.last):
+        table = Table("full ranking", "HR@10", "NDCG@10", "MRR@10", box=None, pad_edge=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for name, prefix in (("test items", "ranking"), ("validation items", "validation")):
+            table.add_row(name, *(f"{run.last[f'{prefix}/{key}@10']:.4f}" for key in ("hr", "ndcg", "mrr")))
     console = Console(highlight=False, soft_wrap=True)
     if run.last:
         console.print(table)

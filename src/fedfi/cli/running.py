@@ -98,6 +98,7 @@ def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: boo
             out=out,
             evaluate=settings.evaluate,
             min_replies=settings.min_replies,
+            checkpoint_every=settings.checkpoint_every,
             resume=done is not None,
             config=experiment.resolved(),
             observe=observe,

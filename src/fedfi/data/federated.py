@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ class FederatedData:
     origin: Mapping[str, str] = field(default_factory=dict)
     partition: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+
+    kind: ClassVar[str] = "examples"
 
     def check(self) -> None:
         """Checks that no example is in two of train, validation and test.

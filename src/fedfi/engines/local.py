@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fedfi.engines.cohorts import BLOCK, Cohorts
 from fedfi.engines.pool import Pool, Request
 from fedfi.engines.table import MemoryTable
-from fedfi.engines.workplace import Job, Outcome, Workplace, one_thread
+from fedfi.engines.workplace import Job, Outcome, Workplace
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import Algorithm, Failure, Reply, UpdatesCohorts
+from fedfi.federation.algorithm import Algorithm, Failure, Reply
+from fedfi.federation.client import Client
 from fedfi.federation.engine import Judged, Split, Work
-from fedfi.federation.evaluation import means, shards
+from fedfi.federation.evaluation import examples_of, means, shards
 from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
@@ -24,14 +26,18 @@ class LocalEngine:
         task: Model, data, recipe.
         seed: The run's seed.
         workers: 1 works in this process; more are processes with one torch thread each. The result is the same
-            to the bit.
+            to the bit. Methods that do many clients at once use threads instead.
+        cohorts: Clients that such a method is given at once; 0 has it do client after client like the others.
     """
 
-    def __init__(self, algorithm: Algorithm[Any], task: Task, *, seed: int = 0, workers: int = 1) -> None:
+    def __init__(
+        self, algorithm: Algorithm[Any], task: Task, *, seed: int = 0, workers: int = 1, cohorts: int = BLOCK
+    ) -> None:
         self._task, self._algorithm = task, algorithm
         self._workplace = Workplace(algorithm, task, seed)
         self._pool = Pool(algorithm, task, seed, workers) if workers > 1 else None
         self._table = MemoryTable(self.clients())
+        self._cohorts = Cohorts(algorithm, task, seed, self._table, workers, cohorts) if cohorts else None
 
     def clients(self) -> Sequence[str]:
         """All clients of the task, in its order."""
@@ -39,13 +45,11 @@ class LocalEngine:
 
     def map(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Reply | Failure]:
         """Has each job done; yields in the order of `jobs`."""
+        if self._cohorts and self._cohorts.does(work):
+            yield from self._cohorts.map(work, jobs, round)
+            return
         prepared = self._prepared(work, jobs, round)
-        if work == "client_update" and isinstance(self._algorithm, UpdatesCohorts):
-            outcomes = self._cohort(list(prepared))
-        elif self._pool:
-            outcomes = self._pool.map(prepared)
-        else:
-            outcomes = map(self._workplace.do, prepared)
+        outcomes = self._pool.map(prepared) if self._pool else map(self._workplace.do, prepared)
         for outcome in outcomes:
             yield self._committed(outcome)
 
@@ -53,9 +57,7 @@ class LocalEngine:
         self, what: Judged, models: Iterable[tuple[str, Packet]], split: Split
     ) -> Iterator[tuple[str, dict[str, float]]]:
         """Means of the evaluation of each model over the server's examples."""
-        examples = self._task.data.test if split == "test" else self._task.data.validation
-        if examples is None:
-            raise InputError(f"the server holds no {split} examples")
+        examples = examples_of(self._task.data, split)
         pieces = shards(examples)
         names: list[str] = []
 
@@ -76,6 +78,10 @@ class LocalEngine:
                 yield names.pop(0), means(parts)
                 parts = []
 
+    def client(self, client: str, packet: Packet, round: int) -> Client:
+        """A client as its work would see it now; what it writes to its memory is not kept."""
+        return self._workplace.client(Job("client_evaluate", client, round, packet, self._table.row(client)))
+
     def memory(self) -> Mapping[str, Any]:
         """The table of all clients' memory."""
         return self._table.describe()
@@ -88,6 +94,8 @@ class LocalEngine:
         """Ends the workers."""
         if self._pool:
             self._pool.close()
+        if self._cohorts:
+            self._cohorts.close()
 
     def _prepared(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Job]:
         for client, packet in jobs:
@@ -101,12 +109,3 @@ class LocalEngine:
             except InputError as error:
                 return Failure(reply.client, "client_update", str(error))
         return reply
-
-    def _cohort(self, jobs: list[Job]) -> Iterator[Outcome]:
-        assert isinstance(self._algorithm, UpdatesCohorts)
-        pairs = [(job.packet, self._workplace.client(job)) for job in jobs]
-        with one_thread():
-            packets = list(self._algorithm.cohort_update(pairs))
-        for (_, client), packet in zip(pairs, packets, strict=True):
-            memory = client.memory
-            yield Outcome(Reply(client.id, packet.cpu()), memory.changed, frozenset(memory.removed))

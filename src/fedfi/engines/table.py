@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ class MemoryTable:
         self._position = {c: i for i, c in enumerate(clients)}
         self._columns: Tree = {}
         self._present: dict[str, Tensor] = {}
+        self._lock = threading.Lock()  # cohorts may work in threads
 
     def row(self, client: str) -> Tree:
         """Views of what a client has; nothing for a client that is not known."""
@@ -50,6 +52,40 @@ class MemoryTable:
         for name in removed:
             if name in self._present:
                 self._present[name][i] = False
+
+    def rows(self, clients: Sequence[str]) -> Tensor:
+        """The rows of clients, int64 `[n]`."""
+        try:
+            return torch.tensor([self._position[c] for c in clients], dtype=torch.int64)
+        except KeyError as error:
+            raise InputError(f"there is no client {error.args[0]!r}") from None
+
+    def column(self, name: str) -> Tensor | None:
+        """The column `[clients, ...]` itself, or None where no client ever had the name."""
+        return self._columns.get(name)
+
+    def create(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The column `[clients, *shape]`; made of zeros, present for nobody, where it is new.
+
+        Raises:
+            InputError: If it is there with another shape or dtype.
+        """
+        with self._lock:
+            if name not in self._columns:
+                self._columns[name] = torch.zeros((len(self._position), *shape), dtype=dtype)
+                self._present[name] = torch.zeros(len(self._position), dtype=torch.bool)
+        column = self._columns[name]
+        if column.shape[1:] != torch.Size(shape) or column.dtype != dtype:
+            raise InputError(
+                f"memory {name!r} has shape {tuple(column.shape[1:])} of {column.dtype}, not {tuple(shape)} of {dtype}"
+            )
+        return column
+
+    def present(self, name: str) -> Tensor:
+        """Which clients have the name, bool `[clients]`, the table's own."""
+        if name not in self._present:
+            return torch.zeros(len(self._position), dtype=torch.bool)
+        return self._present[name]
 
     def describe(self) -> dict[str, Any]:
         """The table as a checkpoint stores it."""

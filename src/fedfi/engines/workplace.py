@@ -6,11 +6,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from fedfi.data.federated import ClientData
 from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import (
     Algorithm,
@@ -23,7 +24,7 @@ from fedfi.federation.algorithm import (
 )
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
-from fedfi.federation.evaluation import sums, take_statistics
+from fedfi.federation.evaluation import examples_of, sums, take_statistics
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
@@ -64,7 +65,7 @@ class Workplace:
         self.benches.reset()
         return Client(
             id=job.client,
-            data=self.task.data.clients[job.client],
+            data=cast("ClientData", self.task.data.clients[job.client]),  # methods of ratings look at it as such
             memory=Memory(job.memory),
             task=self.task,
             benches=self.benches,
@@ -97,14 +98,12 @@ class Workplace:
 
     def judge(self, what: Judged, packet: Packet, split: Split, start: int, stop: int) -> dict[str, float]:
         """Sums of the evaluation of a model over a piece of the server's examples."""
-        examples = self.task.data.test if split == "test" else self.task.data.validation
-        if examples is None:
-            raise InputError(f"the server holds no {split} examples")
+        examples = examples_of(self.task.data, split)
         try:
             with one_thread():
                 module = self._loaded(what, packet).module
-                if self.task.data.validation is not None:
-                    take_statistics(self.task, module, self.task.data.validation)
+                if (own := self.task.examples.validation) is not None:
+                    take_statistics(self.task, module, own)
                 return sums(self.task, module, examples, start, stop)
         except Exception as error:
             raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error

@@ -16,8 +16,10 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, runtime
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
 
 from fedfi.federation.client import Client
+from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size, sample_clients
 from fedfi.federation.task import Task
@@ -77,6 +79,8 @@ class Algorithm(ABC, Generic[State]):
     ] = None
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    data_kind: ClassVar[str] = "examples"
+    """What the method learns from: ``"examples"``, or the ``"ratings"`` of users."""
     linear: ClassVar[bool] = False
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
@@ -160,10 +164,38 @@ class DeploysNetwork(Protocol):
 
 @runtime_checkable
 class UpdatesCohorts(Protocol):
-    """A method that can do the work of many clients at once; equal to a loop over `client_update`."""
+    """A method that can do the work of many clients at once; equal to a loop over `client_update`.
 
-    def cohort_update(self, jobs: Sequence[tuple[Packet, Client]]) -> Iterable[Packet]:
-        """The replies, in the order of `jobs`."""
+    An engine may divide a round's clients into cohorts as it likes: what a client's result is must not depend on who
+    else is in its cohort, to the bit.
+    """
+
+    def cohort_update(self, cohort: Cohort) -> Iterable[Packet]:
+        """The replies, in the order of the cohort; memory is written in place."""
+        ...
+
+
+@runtime_checkable
+class EvaluatesCohorts(Protocol):
+    """A method that can judge many clients at once; equal to a loop over `client_evaluate`."""
+
+    def cohort_evaluate(self, cohort: Cohort) -> Mapping[str, Tensor]:
+        """Named values `[clients]`, in the order of the cohort; memory stays as it is."""
+        ...
+
+
+@runtime_checkable
+class ScoresItems(Protocol):
+    """A method of recommendation: every client can score every item."""
+
+    def configure_evaluation(
+        self, state: Any, clients: Sequence[ClientId], rng: torch.Generator
+    ) -> Iterable[tuple[ClientId, Packet]]:
+        """What each client needs besides its memory to score items."""
+        ...
+
+    def client_scores(self, packet: Packet, client: Client) -> Tensor:
+        """One number an item `[items]`; the larger, the earlier it is recommended."""
         ...
 
 

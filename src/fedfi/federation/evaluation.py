@@ -11,6 +11,8 @@ from pydantic.dataclasses import dataclass as validated
 from torch import nn
 
 from fedfi.data.dataset import Examples
+from fedfi.data.federated import FederatedData
+from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
@@ -62,6 +64,20 @@ def means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     if not count:
         raise InputError("there are no examples to evaluate on")
     return {name: value / count for name, value in total.items()} | {"examples": count}
+
+
+def examples_of(data: FederatedData | RatingsData, split: str) -> Examples:
+    """The server's examples of a split.
+
+    Raises:
+        InputError: If it holds none.
+    """
+    examples = None
+    if isinstance(data, FederatedData):
+        examples = data.test if split == "test" else data.validation
+    if examples is None:
+        raise InputError(f"the server holds no {split} examples")
+    return examples
 
 
 def shards(examples: Examples) -> list[tuple[int, int]]:

@@ -85,7 +85,7 @@ class Packet:
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The exact number of bytes of the encoding."""
         return len(self.header) + self.data_nbytes

@@ -23,6 +23,12 @@ def key(seed: int, *parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
 
 
+def word_key(seed: int, *parts: int | str) -> int:
+    """As `key`, a 64-bit number: the key of a counter-based stream (`fedfi.numerics.counter`)."""
+    text = "\x1f".join([str(seed), *(f"{type(p).__name__}:{p}" for p in parts)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
 def keyed_generator(seed: int, *parts: int | str) -> torch.Generator:
     """A CPU generator for the given key."""
     return torch.Generator().manual_seed(key(seed, *parts))

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from fedfi.data.ratings import RatingsData
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
@@ -26,10 +27,12 @@ from fedfi.federation.algorithm import (
     Metrics,
     Negotiates,
     Reply,
+    UpdatesCohorts,
 )
 from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
+from fedfi.federation.ranking import judge_clients
 from fedfi.federation.record import RunDirectory, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
@@ -80,6 +83,7 @@ def run(
     out: Path | str | None = None,
     evaluate: Evaluate | None = None,
     min_replies: int = 1,
+    checkpoint_every: int = 1,
     resume: bool = False,
     engine: Engine | None = None,
     config: Mapping[str, Any] | None = None,
@@ -96,6 +100,7 @@ def run(
         out: Run directory; nothing is written without one.
         evaluate: When and what is judged.
         min_replies: Fewest valid replies with which a round counts.
+        checkpoint_every: Rounds from one checkpoint to the next; after the last round there always is one.
         resume: Go on from the newest checkpoint in `out`.
         engine: Where clients live; by default a local engine with `workers`.
         config: What `run.toml` shall say; by default what is known here.
@@ -109,7 +114,8 @@ def run(
         RunError: If a round has fewer than `min_replies` valid replies, or the disk refuses.
     """
     evaluate = evaluate or Evaluate()
-    _check_arguments(algorithm, task, rounds=rounds, min_replies=min_replies, workers=workers, seed=seed)
+    counts = {"rounds": rounds, "min_replies": min_replies, "workers": workers, "checkpoint_every": checkpoint_every}
+    _check_arguments(algorithm, task, seed=seed, **counts)
     if resume and out is None:
         raise InputError("resume needs the run directory to resume from (out)")
     task.data.check()
@@ -134,7 +140,7 @@ def run(
             state = algorithm.init(task, keyed_generator(seed, "server", "init"))
             if out:
                 directory = _open(Path(out), task, config, resume)
-            loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, config)
+            loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             return loop.run(state, rounds, resume, observe)
     except OSError as error:
         raise RunError(f"{error.filename or out or 'run'}: {error.strerror or error}") from error
@@ -145,7 +151,9 @@ def run(
             directory.close()
 
 
-def last_state(algorithm: Algorithm[Any], task: Task, out: Path, seed: int) -> tuple[int, Any]:
+def last_state(
+    algorithm: Algorithm[Any], task: Task, out: Path, seed: int, engine: Engine | None = None
+) -> tuple[int, Any]:
     """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
 
     Args:
@@ -153,6 +161,7 @@ def last_state(algorithm: Algorithm[Any], task: Task, out: Path, seed: int) -> t
         task: As it was run.
         out: The run directory.
         seed: The run's seed.
+        engine: Gets the clients' memory of that round.
 
     Raises:
         InputError: If another process runs there.
@@ -166,6 +175,8 @@ def last_state(algorithm: Algorithm[Any], task: Task, out: Path, seed: int) -> t
         rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
     finally:
         directory.close()
+    if engine:
+        engine.restore(content.memory, rounds)
     return rounds, content.state
 
 
@@ -174,6 +185,11 @@ def _check_arguments(algorithm: object, task: object, **numbers: object) -> None
         raise InputError(f"algorithm is {algorithm!r}, expected an instance of a method, such as fedfi.FedAvg()")
     if not isinstance(task, Task):
         raise InputError(f"task is a {type(task).__name__}, expected a fedfi.Task")
+    if algorithm.data_kind != task.data.kind:
+        raise InputError(
+            f"{type(algorithm).__name__} learns from {algorithm.data_kind},"
+            f" but the data {task.data.name!r} are {task.data.kind}"
+        )
     if isinstance(task.model, nn.Module):
         raise InputError("task.model is a module, expected a function that makes one, such as `lambda: Net()`")
     for name, value in numbers.items():
@@ -207,10 +223,13 @@ class _Loop:
         directory: RunDirectory | None,
         evaluate: Evaluate,
         min_replies: int,
+        checkpoint_every: int,
         config: Mapping[str, Any],
     ) -> None:
         self.algorithm, self.task, self.seed, self.engine = algorithm, task, seed, engine
         self.directory, self.evaluate, self.min_replies = directory, evaluate, min_replies
+        self.checkpoint_every = checkpoint_every
+        self.many = isinstance(algorithm, UpdatesCohorts)  # too many clients for a line of events each
         self.failures: list[Failure] = []
         settings = {k: v for k, v in without_none(config).items() if k != "rounds"}
         self.config = json.dumps(settings, sort_keys=True, default=str)
@@ -237,13 +256,14 @@ class _Loop:
             lines.append(line)
             if self.directory:
                 self.directory.metrics(line)
-            self._save(round + 1, state)
+            if (round + 1) % self.checkpoint_every == 0 or round + 1 == rounds:
+                self._save(round + 1, state)
             if observe:
                 observe(line)
         model = self.algorithm.global_model(state)
         if self.directory:
             path = self.directory.path / "model.safetensors"
-            own = isinstance(self.algorithm, DeploysNetwork)
+            own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
             checkpoint.tensors_to_file(path, model if own else deployable(self.task, model))
             self._event("done", rounds=rounds)
         return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
@@ -273,7 +293,8 @@ class _Loop:
                 sent[client] = packet
                 traffic["bytes/down"] += packet.nbytes
                 traffic["clients/asked"] += 1
-                self._event("sent", round=round + 1, client=client, bytes=packet.nbytes)
+                if not self.many:
+                    self._event("sent", round=round + 1, client=client, bytes=packet.nbytes)
                 yield client, packet
 
         def valid() -> Iterator[Reply]:
@@ -293,6 +314,8 @@ class _Loop:
 
         rng = keyed_generator(self.seed, "server", round, f"{prefix}aggregate")
         state, metrics = fold(state, round, valid(), rng)
+        if self.many:
+            self._event("round", round=round + 1, **{k.replace("/", "_"): v for k, v in traffic.items()})
         return state, self._numbers(metrics, round)
 
     def _checked(self, reply: Reply | Failure, sent: Packet, layout: Layout, round: int) -> Reply | None:
@@ -304,17 +327,22 @@ class _Loop:
         if isinstance(reply, Failure):
             self._failed(reply, round)
             return None
-        self._event(
-            "replied",
-            round=round + 1,
-            client=reply.client,
-            bytes=reply.packet.nbytes,
-            seconds=reply.seconds,
-            metrics=dict(reply.packet.scalars),
-        )
-        return dataclasses.replace(reply, sent=sent)
+        if not self.many:
+            self._event(
+                "replied",
+                round=round + 1,
+                client=reply.client,
+                bytes=reply.packet.nbytes,
+                seconds=reply.seconds,
+                metrics=dict(reply.packet.scalars),
+            )
+        return Reply(reply.client, reply.packet, reply.seconds, sent)
 
     def _judge(self, state: Any, round: int) -> dict[str, float]:
+        if isinstance(self.task.data, RatingsData):
+            return judge_clients(
+                self.engine, self.algorithm, state, round, self.seed, lambda failure: self._failed(failure, round)
+            )
         metrics: dict[str, float] = {}
         model = Packet(self.algorithm.global_model(state))
         splits: list[Split] = ["test"] if self.task.data.validation is None else ["test", "validation"]

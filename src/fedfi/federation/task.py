@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedfi.data.federated import FederatedData
+from fedfi.data.ratings import RatingsData
+from fedfi.errors import InputError
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -68,7 +70,7 @@ class Task:
 
     Attributes:
         model: Makes the model; initialisers draw from torch's global generator, which is lent a key.
-        data: Who holds what, and what the server holds.
+        data: Who holds what, and what the server holds; or the ratings of users, for methods of recommendation.
         training: The local recipe.
         loss: Per-example loss for training.
         evaluation: Per-example values for judging; averaged over examples.
@@ -77,9 +79,20 @@ class Task:
     """
 
     model: Callable[[], nn.Module]
-    data: FederatedData
+    data: FederatedData | RatingsData
     training: Training = field(default_factory=Training)
     loss: Loss = cross_entropy
     evaluation: Evaluation = classification
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     shared: Path | None = None
+
+    @property
+    def examples(self) -> FederatedData:
+        """The data, for what works on examples alone.
+
+        Raises:
+            InputError: If the task holds ratings.
+        """
+        if not isinstance(self.data, FederatedData):
+            raise InputError(f"this works on examples, but the task holds {self.data.kind}, {self.data.name!r}")
+        return self.data

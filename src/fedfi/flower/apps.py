@@ -125,10 +125,10 @@ def _task_of_server(task: Task, roster: Roster, options: Options) -> Task:
     if options.data:
         roster.wait(names or None, options.min_clients or max(len(names), 1), options.wait)
     if not options.data or not roster.own:
-        roster.sizes = {c: (len(d.train), len(d.test)) for c, d in task.data.clients.items()}
+        roster.sizes = {c: (len(d.train), len(d.test)) for c, d in task.examples.clients.items()}
         _dismiss_strangers(roster)
         return task
-    nobody = task.data.test.dataset.examples(torch.empty(0, dtype=torch.int64))
+    nobody = task.examples.test.dataset.examples(torch.empty(0, dtype=torch.int64))
     clients = {name: ClientData(nobody, nobody) for name in names or sorted(roster.clients)}
     roster.sizes = dict.fromkeys(clients)
     return _with_clients(task, clients)
@@ -142,7 +142,7 @@ def _dismiss_strangers(roster: Roster) -> None:
 
 
 def _with_clients(task: Task, clients: Mapping[str, ClientData]) -> Task:
-    return dataclasses.replace(task, data=dataclasses.replace(task.data, clients=clients))
+    return dataclasses.replace(task, data=dataclasses.replace(task.examples, clients=clients))
 
 
 def _limits(options: Options) -> Limits:

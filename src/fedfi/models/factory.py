@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from fedfi.errors import InputError, SettingError, unknown
 from fedfi.importing import call, import_callable
 from fedfi.models.cnn import cnn
+from fedfi.models.itemtable import item_table
 from fedfi.models.mlp import mlp
 from fedfi.models.resnet18 import resnet18
 from fedfi.models.roberta import roberta
@@ -29,6 +30,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "small_cnn": small_cnn,
     "resnet18": resnet18,
     "roberta": roberta,
+    "item_table": item_table,
 }
 _SCALED: tuple[Callable[..., nn.Module], ...] = (mlp, cnn, small_cnn, resnet18)
 """Models whose options scale them."""

@@ -21,10 +21,10 @@ def mlp(spec: InputSpec, *, hidden: tuple[Units, ...] = (64,), bias: bool = True
         dropout: Probability of dropping a hidden unit, in [0, 1).
 
     Raises:
-        InputError: If the data are text, or an option is out of range.
+        InputError: If the data are text or ratings, or an option is out of range.
     """
-    if spec.kind == "text":
-        raise InputError(f"model 'mlp' needs images or tabular data, got text of shape {spec.shape}")
+    if spec.kind not in ("image", "tabular"):
+        raise InputError(f"model 'mlp' needs images or tabular data, got {spec.kind} of shape {spec.shape}")
     if any(units < 1 for units in hidden):
         raise InputError(f"hidden must be numbers of units of at least 1, got {list(hidden)}")
     if not 0 <= dropout < 1:

@@ -23,13 +23,14 @@ class InputSpec:
 
     Attributes:
         kind: What an example is.
-        shape: Shape of one example: ``(channels, height, width)``, ``(features,)`` or ``(tokens,)``.
-        classes: Number of classes.
+        shape: Shape of one example: ``(channels, height, width)``, ``(features,)`` or ``(tokens,)``; ``()`` for an
+            item id of ratings.
+        classes: Number of classes; of items for ratings.
         vocabulary: Number of token ids, for text.
         padding: The id that pads short texts, for text.
     """
 
-    kind: Literal["image", "tabular", "text"]
+    kind: Literal["image", "tabular", "text", "ratings"]
     shape: tuple[int, ...]
     classes: int
     vocabulary: int | None = None

@@ -35,7 +35,7 @@ class Server:
     @property
     def examples(self) -> Examples | None:
         """The server's own examples."""
-        return self.task.data.validation
+        return self.task.examples.validation
 
     @cached_property
     def wiring(self) -> Wiring:

@@ -91,7 +91,7 @@ def keep_rates(run: RunRecord) -> Figure | None:
 def labels(run: RunRecord) -> Figure | None:
     """Who holds how many training examples of each label."""
     clients = run.split.get("clients", {})
-    if not clients:
+    if not all("class_counts" in client["train"] for client in clients.values()) or not clients:
         return None
     counts = [client["train"]["class_counts"] for client in clients.values()]
     names = [str(i) for i in range(len(counts[0]))]

@@ -20,12 +20,16 @@ from fedfi.report import plotly
 from fedfi.report.reading import RunRecord, read_runs, size
 
 _SHOWN = 50
+_SCORE, _RANKING = ("global/accuracy", "test accuracy"), ("ranking/hr@10", "hit rate at 10 (full ranking)")
 _COLUMNS = (
     ("global/accuracy", "global accuracy", "{:.2%}"),
     ("global/loss", "global loss", "{:.3f}"),
     ("levels/mean/accuracy", "mean of levels", "{:.2%}"),
     ("local/accuracy", "local accuracy", "{:.2%}"),
     ("local/accuracy_worst", "worst client", "{:.2%}"),
+    ("ranking/hr@10", "HR@10", "{:.2%}"),
+    ("ranking/ndcg@10", "NDCG@10", "{:.4f}"),
+    ("ranking/mrr@10", "MRR@10", "{:.4f}"),
 )
 
 
@@ -84,15 +88,16 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
     count = len(run.split.get("clients", {}))
     setting = f"on {data}" + (f" with {count} clients" if count else "")
     scores: dict[str, list[float]] = {}
+    key, what = _SCORE if any("global/accuracy" in r.last for r in runs) else _RANKING
     for r in runs:
-        if "global/accuracy" in r.last:
-            scores.setdefault(r.label, []).append(r.last["global/accuracy"])
+        if key in r.last:
+            scores.setdefault(r.label, []).append(r.last[key])
     open_ = [r for r in runs if not r.finished]
     note = f" {len(open_)} of {len(runs)} runs are not finished." if open_ else ""
     if not scores:
         return f"<p class=verdict>Nothing has been judged yet {setting}.{note}</p>"
     best = max(scores, key=lambda label: (not math.isnan(m := statistics.fmean(scores[label])), m))
-    reached = f"<b>{escape(best)}</b> reached <b>{statistics.fmean(scores[best]):.1%}</b> test accuracy"
+    reached = f"<b>{escape(best)}</b> reached <b>{statistics.fmean(scores[best]):.1%}</b> {what}"
     if len(scores) > 1:
         reached += f", the best of {len(scores)}"
     return f"<p class=verdict>{reached} {setting}, after {run.rounds} rounds.{note}</p>"
@@ -123,6 +128,9 @@ def _learning(runs: Sequence[RunRecord]) -> list[fig.Figure]:
             ("validation", "Global model, validation"),
         ):
             made.append(fig.curve(runs, f"{prefix}/{metric}", f"{name}: {metric}"))
+    for key, name in (("hr", "hit rate"), ("ndcg", "NDCG")):
+        made.append(fig.curve(runs, f"ranking/{key}@10", f"Full ranking: {name} at 10"))
+        made.append(fig.curve(runs, f"validation/{key}@10", f"Full ranking, validation items: {name} at 10"))
     made.append(fig.curve(runs, "train/loss", "Training loss"))
     return fig.present(made)
 
@@ -146,7 +154,11 @@ def _traffic(runs: Sequence[RunRecord], firsts: Sequence[RunRecord]) -> list[fig
         for run, bar in zip(firsts, bars, strict=True):
             if bar:
                 bar["layout"]["title"]["text"] += f": {run.label}"
-    return [fig.by_traffic(runs, "global/accuracy", "Accuracy by traffic"), *bars]
+    return [
+        fig.by_traffic(runs, "global/accuracy", "Accuracy by traffic"),
+        fig.by_traffic(runs, "ranking/hr@10", "Hit rate at 10 by traffic"),
+        *bars,
+    ]
 
 
 def _events(runs: Sequence[RunRecord]) -> str:

@@ -27,7 +27,7 @@ from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply
 from fedfi.federation.engine import Judged, Split, Work
-from fedfi.federation.evaluation import means, shards
+from fedfi.federation.evaluation import examples_of, means, shards
 from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
@@ -137,7 +137,7 @@ class FlowerEngine:
         self._saved: dict[str, str] = {}  # and of the newest
         self.notes: list[str] = []
         if roster is None:
-            sizes = {c: (len(d.train), len(d.test)) for c, d in task.data.clients.items()}
+            sizes = {c: (len(d.train), len(d.test)) for c, d in task.examples.clients.items()}
             roster = Roster(grid, self._agreement, sizes, self._limits, self._clock)
         self.roster = roster
 
@@ -184,9 +184,7 @@ class FlowerEngine:
         self, what: Judged, models: Iterable[tuple[str, Packet]], split: Split
     ) -> Iterator[tuple[str, dict[str, float]]]:
         """Means of the evaluation of each model over the server's examples."""
-        examples = self._task.data.test if split == "test" else self._task.data.validation
-        if examples is None:
-            raise InputError(f"the server holds no {split} examples")
+        examples = examples_of(self._task.data, split)
         for name, model in models:
             parts = [self._workplace.judge(what, model, split, start, stop) for start, stop in shards(examples)]
             yield name, means(parts)

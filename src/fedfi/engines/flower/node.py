@@ -74,7 +74,7 @@ class Node:
     def introduce(self, message: Any) -> Any:
         """Answers who this node is: its clients with their numbers of examples, and what it works with."""
         unpack(message.content, self._limits)
-        data = self._task.data.clients
+        data = self._task.examples.clients
         sizes = {c: [len(data[c].train), len(data[c].test)] for c in self._clients}
         about = {"clients": sizes, "own": self._own, "agreement": self._agreement.described()}
         return Message(content=pack(about), reply_to=message)

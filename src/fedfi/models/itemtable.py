@@ -1,0 +1,41 @@
+"""The item table: what the methods of recommendation share of a model, an embedding of every item."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedfi.errors import InputError
+from fedfi.models.shapes import InputSpec
+
+
+class ItemTable(nn.Module):
+    """One row of `dimension` numbers an item, from a normal distribution; `items` is its only parameter."""
+
+    def __init__(self, items: int, dimension: int, scale: float) -> None:
+        super().__init__()
+        self.items = nn.Parameter(torch.randn(items, dimension) * scale)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """The rows ``[batch, dimension]`` of item ids ``[batch]``."""
+        return self.items[items]
+
+
+def item_table(spec: InputSpec, *, dimension: int = 32, scale: float = 1.0) -> nn.Module:
+    """An embedding of every item, for data of ratings; what scores it, the method brings.
+
+    Args:
+        spec: Ratings.
+        dimension: Numbers an item, at least 1.
+        scale: Standard deviation of the first values.
+
+    Raises:
+        InputError: If the data are no ratings, or an option is out of range.
+    """
+    if spec.kind != "ratings":
+        raise InputError(f"model 'item_table' needs ratings, got {spec.kind} data of shape {spec.shape}")
+    if dimension < 1:
+        raise InputError(f"dimension = {dimension}: must be at least 1 (nearest valid: 1)")
+    if scale < 0:
+        raise InputError(f"scale = {scale}: must be at least 0 (nearest valid: 0)")
+    return ItemTable(spec.classes, dimension, scale)

@@ -1,0 +1,50 @@
+"""CoLR: Nguyen et al., Towards Efficient Communication and Secure Federated Recommendation System via Low-rank
+Training, WWW 2024, arXiv:2401.03748.
+
+| paper | here |
+|---|---|
+| update of the item table, B A with a random B that all share | `random_subspace`; its seed is sent |
+| A, which a client trains and sends | reply `items` `[items, rank]` |
+| server: Q + B mean(A), the same as the mean of the updates | `Exchange.aggregate` |
+| private user vectors | memory `head/user` |
+
+Traffic upwards is rank / d of FedMF's. What is sent adds up linearly, so encryption and secure aggregation fit it.
+
+Deviations: B has orthonormal columns, so that the step size means the same for every rank; at rank d the method is
+FedMF. B is drawn anew each round, lest all updates stay in one subspace.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.client import Client
+from fedfi.federation.cohort import Cohort
+from fedfi.federation.packet import Tree
+from fedfi.recsys.exchange import Exchange, Plan
+from fedfi.recsys.replacement import replace_many
+
+
+@final
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class CoLR(Exchange):
+    """Matrix factorisation whose table is updated in a random subspace, so that a client sends little."""
+
+    rank: Annotated[int, Field(ge=1, description="dimension of a round's subspace, at most that of the table")] = 4
+
+    def plan(self) -> Plan:
+        """One table for all, updates of low rank averaged each round."""
+        return Plan("mf", keeps=False, rank=self.rank)
+
+    def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
+        """The mean."""
+        return mean
+
+    def take_in_many(self, cohort: Cohort, who: Tensor, mean: Tensor, tables: Tensor, head: Tree) -> None:
+        """The mean."""
+        replace_many(cohort.rows[who], mean, tables)

@@ -1,0 +1,58 @@
+"""What all methods of recommendation share: ratings instead of examples, and every client ranking all items."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from fedfi.federation.algorithm import CONFIG, Algorithm, Metrics, State
+from fedfi.federation.client import Client
+from fedfi.federation.cohort import Cohort
+from fedfi.federation.packet import Packet
+from fedfi.federation.ranking import judge_scores
+from fedfi.recsys.recipe import own_ratings, ratings_of
+
+ItemRate = Annotated[
+    float, Field(gt=0, description="step size of the item table, in units of learning_rate * number of items")
+]
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Recommender(Algorithm[State]):
+    """A method whose clients are users and score items."""
+
+    data_kind: ClassVar[str] = "ratings"
+
+    @abstractmethod
+    def client_scores(self, packet: Packet, client: Client) -> Tensor:
+        """Logits of all items for one client ``[items]``."""
+
+    @abstractmethod
+    def cohort_scores(self, cohort: Cohort) -> Tensor:
+        """Logits of all items for many clients ``[n, items]``; equal to a loop over `client_scores`."""
+
+    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
+        """Hit rate, NDCG and reciprocal rank of the client's held-out items under full ranking."""
+        own = own_ratings(client)
+        values = judge_scores(
+            self.client_scores(packet, client)[None],
+            own.interactions,
+            np.zeros(1, dtype=np.int64),
+            np.array([own.validation]),
+            np.array([own.test]),
+        )
+        return {name: float(value) for name, value in values.items()}
+
+    def cohort_evaluate(self, cohort: Cohort) -> Mapping[str, Tensor]:
+        """The same for many clients, each value ``[n]``."""
+        data, rows = ratings_of(cohort.task), cohort.rows.numpy()
+        with torch.inference_mode():
+            scores = self.cohort_scores(cohort)
+        return judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
