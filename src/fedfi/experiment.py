@@ -313,7 +313,9 @@ def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
             f"{source}: data.{key}: means nothing for {settings.data.holds}, which {shown(settings.data.name)} holds"
         )
     try:
-        check_clients(check_partition(settings.data.partition), settings.data.clients)
+        partition = check_partition(settings.data.partition)
+        if settings.data.holds != "ratings":
+            check_clients(partition, settings.data.clients)
     except SettingError as error:
         raise InputError(f"{source}: data.{error}") from error
     _check_model(settings.model, source)

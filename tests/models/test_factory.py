@@ -23,7 +23,7 @@ def module(monkeypatch):
 
 def test_available():
     summaries = available()
-    assert list(summaries) == ["mlp", "cnn", "small_cnn", "resnet18", "roberta"]
+    assert list(summaries) == ["mlp", "cnn", "small_cnn", "resnet18", "roberta", "item_table"]
     assert all(text and "\n" not in text for text in summaries.values())
 
 
