@@ -347,6 +347,8 @@ class FlowerEngine:
 
     def _undelivered(self, turn: _Round, bundle: _Bundle, reason: str) -> None:
         turn.bundles.pop(bundle.identifier, None)
+        who = ", ".join(repr(job.client) for job in bundle.jobs[:5])
+        self.notes.append(f"node {bundle.node} did not deliver the work of {who}: {reason}")
         for job in bundle.jobs:
             job.bundle, job.away_since = None, self._clock.now()
             if job.attempts >= self._patience.attempts:
