@@ -38,18 +38,11 @@ def copies(name: str, count: int = 3):
     return model, wired, models, fishers
 
 
-@pytest.mark.parametrize("order", ["layers", "blocks"])
 @pytest.mark.parametrize("name", cases.NETWORKS)
-def test_permuted_copies_are_recovered(name, order):
+def test_permuted_copies_are_recovered(name):
     """K copies of a network in other orders merge into the network, whose function stays what it was."""
     model, wired, models, fishers = copies(name)
-    if order == "blocks" and name not in ("mlp", "cnn"):
-        pytest.skip("block descent finds a local optimum; deep networks are beyond it")
-    found = fuse(models, fishers, wired, order=order, iterations=30)
-    if order == "blocks" and found.objective > 1e-12:  # a local optimum: at least not above the identity
-        plain = fuse(models, fishers, wired, alignment="identity")
-        assert found.objective < plain.objective
-        return
+    found = fuse(models, fishers, wired)
     for key, value in models[0].items():
         torch.testing.assert_close(found.model[key], value, rtol=0, atol=1e-10)
     assert found.objective == pytest.approx(0, abs=1e-18)
@@ -59,6 +52,14 @@ def test_permuted_copies_are_recovered(name, order):
     torch.testing.assert_close(
         cases.outputs(model, single, spec), cases.outputs(model, cases.tree_of(cases.network(name)), spec)
     )
+
+
+def test_block_descent_recovers_a_shallow_network():
+    """Deep copies are beyond it: it descends to a local optimum, which is why the order of layers is the default."""
+    _, wired, models, fishers = copies("mlp")
+    found = fuse(models, fishers, wired, order="blocks", iterations=30)
+    plain = fuse(models, fishers, wired, alignment="identity")
+    assert found.objective < 0.5 * plain.objective
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18, batch norm"])

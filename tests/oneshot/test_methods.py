@@ -204,6 +204,12 @@ class TestFedFisher:
         found, _ = descend({"w": torch.ones(2)}, slope, steps=2000, learning_rate=0.01, check_every=100)
         torch.testing.assert_close(found["w"], torch.tensor([0.5, 2.0]), atol=1e-3, rtol=0)
 
+    def test_first_step_of_the_optimiser(self):
+        """From w = 1 with slope 0.3: m = 0.3, s = 0.09, so w moves by 0.1 * 0.3 / sqrt(0.09 + 0.01)."""
+        found, _ = descend({"w": torch.ones(1)}, lambda w: {"w": torch.tensor([0.3])}, steps=1, learning_rate=0.1,
+                           check_every=1)  # fmt: skip
+        assert float(found["w"]) == pytest.approx(1 - 0.1 * 0.3 / 0.1**0.5)
+
     def test_the_best_checkpoint_is_kept(self):
         slope = quadratic_slope([{"w": torch.zeros(1)}], [{"w": torch.ones(1)}], [1.0], "diagonal")
         found, step = descend(

@@ -150,7 +150,7 @@ class FedBEns(Merging[FedBEnsState]):
                 learning_rate=self.learning_rate,
                 check_every=self.check_every,
                 score=score,
-                maximize=True,
+                optimizer=_climber,
             )
             modes.append(context.server.settled(mode) if self.reestimate else mode)
             steps.append(step)
@@ -164,6 +164,10 @@ class FedBEns(Merging[FedBEnsState]):
     def deploy(self, packet: Packet, benches: Benches) -> Workbench:
         """A network of all modes."""
         return bench_of(packet, benches, "probabilities")
+
+
+def _climber(leaves: list[torch.Tensor], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(leaves, rate, maximize=True)
 
 
 def median(models: Sequence[Tree]) -> Tree:

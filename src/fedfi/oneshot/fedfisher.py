@@ -4,13 +4,16 @@
 |---|---|
 | sum_k p_k (w - w_k)^T F_k (w - w_k), Eq. 7 | `quadratic_slope` is its gradient |
 | F_k diagonal, or K-FAC: A_k (x) G_k a layer | `curvature = "diagonal" | "kfac"`; `numerics.kfac.Factors` |
-| server optimiser from the mean of the models | `descend` (`steps`, `learning_rate`) |
+| server optimiser from the mean of the models | `descend`, `Adaptive` (`steps`, `learning_rate`) |
 | validation every so many steps, the best is kept | `check_every` |
 | SVD and 8-bit factors, to match FedAvg's upload | `wire` (`upload_bits = 16`) |
 
-Deviations: the optimiser is Adam, of which the authors' is a variant. A pair of factors is weighted by p_k once; their
-code multiplies both factors by it, which weights by p_k^2. Parameters without factors (norms, embeddings) stay at the
-mean. Factors are of the observed labels. Without server examples the last iterate is taken.
+The optimiser is that of the authors' program (github.com/Divyansh03/FedFisher, algs/fisher_avg.py), `Adaptive`: sums of
+past slopes and of their squares, and 0.01 under the root, so that where the curvature is flat nothing moves. Adam
+takes steps of equal length there, too.
+
+Deviations: parameters without factors (norms, embeddings) stay at the mean. Factors are of the observed labels. The
+0.01 stands under the root for diagonals as well. Without server examples the last iterate is taken.
 """
 
 from __future__ import annotations
@@ -69,6 +72,30 @@ def quadratic_slope(
     return kronecker
 
 
+class Adaptive(torch.optim.Optimizer):
+    """Steps of m / sqrt(s + 0.01) with m <- 0.9 m + slope and s <- 0.99 s + slope^2.
+
+    Args:
+        leaves: What is moved.
+        lr: Factor of the steps.
+    """
+
+    def __init__(self, leaves: list[Tensor], lr: float) -> None:
+        super().__init__(leaves, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """One step along the leaves' `grad`."""
+        for group in self.param_groups:
+            for leaf in group["params"]:
+                held = self.state[leaf]
+                if not held:
+                    held |= {"sum": torch.zeros_like(leaf), "squares": torch.zeros_like(leaf)}
+                held["sum"].mul_(0.9).add_(leaf.grad)
+                held["squares"].mul_(0.99).addcmul_(leaf.grad, leaf.grad)
+                leaf.addcdiv_(held["sum"], (held["squares"] + 0.01).sqrt_(), value=-group["lr"])
+
+
 def descend(
     start: Mapping[str, Tensor],
     slope: Slope,
@@ -77,25 +104,25 @@ def descend(
     learning_rate: float,
     check_every: int,
     score: Callable[[Tree], float] | None = None,
-    maximize: bool = False,
+    optimizer: Callable[[list[Tensor], float], torch.optim.Optimizer] = Adaptive,
 ) -> tuple[Tree, int]:
-    """Adam from a model along a gradient.
+    """Steps of an optimiser from a model along a gradient.
 
     Args:
         start: Where it begins.
         slope: The gradient of some of its parameters.
         steps: Number of steps.
-        learning_rate: Of Adam.
+        learning_rate: Of the optimiser.
         check_every: Steps between judgements; the start is judged too.
         score: Judges a model, larger is better; None: the last one is taken.
-        maximize: Climb instead.
+        optimizer: Makes it, of the parameters and the learning rate.
 
     Returns:
         The best model, or the last, and its step.
     """
     names = list(slope(start))
     leaves = {n: start[n].clone() for n in names}
-    optimizer = torch.optim.Adam(list(leaves.values()), learning_rate, maximize=maximize)
+    mover = optimizer(list(leaves.values()), learning_rate)
 
     def whole() -> Tree:
         return {n: leaves[n].clone() if n in leaves else t for n, t in start.items()}
@@ -105,7 +132,7 @@ def descend(
         slopes = slope(leaves | {n: t for n, t in start.items() if n not in leaves})
         for name, leaf in leaves.items():
             leaf.grad = slopes[name].to(leaf.dtype)
-        optimizer.step()
+        mover.step()
         if score is None:
             continue
         if step % check_every == 0 or step == steps:
