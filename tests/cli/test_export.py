@@ -20,7 +20,7 @@ def test_a_structured_level_is_a_smaller_dense_network(file: Path, fedfi) -> Non
     assert (code, err) == (0, "")
     assert out == "small.safetensors: 160 parameters, 160 of them not zero, after round 2\n"
     whole, small = tensors_from_file(Path("a/model.safetensors")), tensors_from_file(Path("small.safetensors"))
-    assert small["hidden1.weight"].equal(whole["hidden1.weight"][:2])
+    assert small["hidden1.weight"].equal(whole["hidden1.weight"][:2] / 0.25)  # the scaler's division, folded
     assert small["head.weight"].equal(whole["head.weight"][:, :2])
     network = torch.nn.Sequential()
     for name, layer in {
@@ -90,3 +90,16 @@ def test_what_cannot_be_exported_is_said(file: Path, fedfi, arguments, said) -> 
     assert code == 2
     assert said in err
     assert not Path("x.safetensors").exists()
+
+
+def test_a_program_with_static_norms_does_not_depend_on_the_batch(file: Path, fedfi) -> None:
+    changes = ["model.name=resnet18", "model.width=0.05", "model.norm=static", "data.validation=50"]
+    changes += ["algorithm.name=heterofl", "algorithm.ratio=width"]
+    text = file.read_text().replace("hidden = [8]\n", "")
+    file.write_text(text)
+    sets = [part for change in changes for part in ("--set", change)]
+    assert fedfi("run", file, *sets, "--out", "a", "-q")[0] == 0
+    assert fedfi("export", "a", "-o", "whole.pt2", "-q") == (0, "", "")
+    module = torch.export.load("whole.pt2").module()
+    x = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(module(x)[:2], module(x[:2]))

@@ -22,7 +22,7 @@ def numbers(result):
     return [{k: v for k, v in line.items() if k != "seconds"} for line in result.metrics]
 
 
-@pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items()])
+@pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items() if r.task is tiny.small])
 @pytest.mark.parametrize("model", [tiny.network, tiny.with_buffers], ids=["layer norm", "batch norm"])
 def test_flower_changes_no_bit(row, model, tmp_path):
     if model is tiny.with_buffers and getattr(row.algorithm, "fisher_samples", "batch") == "example":

@@ -17,6 +17,7 @@ from fedfi.models import InputSpec, build
 from fedfi.submodel.feddropout import FederatedDropout
 from fedfi.submodel.fedrolex import FedRolex
 from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.magnitude import Magnitude
 from fedfi.submodel.structured import cut_layers, own_rows
 
 PLAIN = {"scaler": False, "masked_loss": False, "label_rows": False}
@@ -86,17 +87,15 @@ def test_fedrolex_windows_are_those_of_the_round():
 
 
 def test_two_residual_inputs_share_one_set():
-    """In ResNet-18 the shortcut convolution and the block's last one add up, so their outputs are cut alike."""
+    """In ResNet-18 a block's last convolution and its shortcut add up, so one group makes the outputs of both."""
     wiring = discover(build("resnet18", IMAGES, {"width": 0.25}), IMAGES.example())
-    drawn = FederatedDropout().units(wiring, 0.5, 0, keyed_generator(0, "x"))
-    names = [n for n in ("conv2", "shortcut") for n in [n]]
-    assert names
-    stage = [n for n in wiring_names(wiring) if n.startswith("stages.1") and n.endswith("weight")]
-    assert stage or drawn
-
-
-def wiring_names(wiring):
-    return [m.name for g in wiring.groups for m in g.members]
+    made = [{m.name for m in group.members if m.role == "out" and "conv" in m.name} for group in wiring.groups]
+    streams = [names for names in made if len(names) > 1]
+    assert len(streams) == 4
+    units = FederatedDropout().units(wiring, 0.5, 0, keyed_generator(0, "x"))
+    for names in streams:
+        rows = [wiring.mask(name, units).flatten(1).any(1) for name in sorted(names)]
+        assert all(torch.equal(r, rows[0]) for r in rows)
 
 
 def test_dropout_draws_anew_for_each_client_and_round():
@@ -246,3 +245,69 @@ def test_static_norms_need_examples_at_the_server():
 
     with pytest.raises(InputError, match=r"data.validation is 0 \(nearest valid: 1"):
         run(HeteroFL(), tiny.small(model=model), rounds=1)
+
+
+@pytest.mark.parametrize("kind", [FedRolex, FederatedDropout])
+def test_buffers_that_are_not_saved_are_cut_like_the_others(kind):
+    """A table that does not travel belongs to the client's own channels, whichever it had before."""
+
+    class Shifted(nn.Module):
+        def __init__(self, features: int = 6) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(features, 8), nn.Linear(8, 3)
+            self.register_buffer("shift", torch.arange(8.0) / 4, persistent=False)
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(x) + self.shift))
+
+    algorithm = kind(participation=1.0, capacities={1.0: 0.5, 0.5: 0.5}, ratio="width")
+    runs = [run(algorithm, tiny.small(model=Shifted), rounds=3, workers=workers) for workers in (1, 3)]
+    lines = [[{k: v for k, v in line.items() if k != "seconds"} for line in result.metrics] for result in runs]
+    assert lines[0] == lines[1]
+    assert all(torch.equal(runs[0].model[n], runs[1].model[n]) for n in runs[0].model)
+
+
+def test_a_submodel_is_judged_as_it_was_trained():
+    """A client of width w trains (W x + b) / w; folded into the layer, it is (W / w) x + b / w."""
+    task = tiny.small(model=no_norm)
+    algorithm = HeteroFL(participation=1.0, capacities={0.5: 1.0}, ratio="width")
+    state, place = begin(algorithm, task)
+    packet = algorithm._submodel(state, 0.5, keyed_generator(0, "x"))
+    plain = HeteroFL(participation=1.0, capacities={0.5: 1.0}, ratio="width", scaler=False)
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    w = {n: t.clone() for n, t in plain.place(packet, place.benches).tree().items()}
+    hidden = torch.relu((x @ w["0.weight"].T + w["0.bias"]) / 0.5)
+    hidden = torch.relu((hidden @ w["2.weight"].T + w["2.bias"]) / 0.5)
+    judged = algorithm.place(packet, place.benches).module.eval()
+    torch.testing.assert_close(judged(x), hidden @ w["4.weight"].T + w["4.bias"])
+
+
+def test_a_scaler_that_cannot_reach_attention_is_refused():
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Linear(2, 8), nn.Linear(8, 3)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            tokens = self.embed(x.view(-1, 3, 2))
+            return self.out(self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1))
+
+    with pytest.raises(InputError, match="set scaler = false"):
+        run(HeteroFL(), tiny.small(model=Attending), rounds=1)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [HeteroFL(participation=1.0), Magnitude(participation=1.0)], ids=["cut", "masked"]
+)
+def test_counters_below_zero_survive(algorithm):
+    class Counting(nn.Module):
+        def __init__(self, features: int = 6) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(features, 32), nn.Linear(32, 3)
+            self.register_buffer("offset", torch.tensor([-5, 3]))
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(x)))
+
+    assert run(algorithm, tiny.small(model=Counting), rounds=2).model["offset"].tolist() == [-5, 3]

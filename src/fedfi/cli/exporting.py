@@ -10,14 +10,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict, read_toml
 from fedfi.federation.algorithm import DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import tensors_to_file, write_atomically
+from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet
 from fedfi.federation.run import last_state
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
+from fedfi.importing import importing_from
+from fedfi.models.norms import has_static_norms, keep_statistics
 
 _SUFFIXES = (".safetensors", ".pt2")
 
@@ -39,10 +43,17 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     path = directory / "run.toml"
     if not path.exists():
         raise InputError(f"{directory}: is not a run directory: it has no run.toml")
-    experiment = from_dict(read_toml(path), source=str(path))
+    with importing_from(*remembered([directory]), Path.cwd()):
+        _export(from_dict(read_toml(path), source=str(path)), directory, capacity, out, quiet)
+
+
+def _export(experiment: Experiment, directory: Path, capacity: str | None, out: Path, quiet: bool) -> None:
     task = experiment.task()
     module, about = _module(experiment, task, directory, capacity)
     module.eval()
+    if has_static_norms(module) and task.examples.validation is not None:
+        take_statistics(task, module, task.examples.validation)
+        keep_statistics(module)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".pt2":
         write_atomically(out, _program(module, task.data.spec.example(), about))
@@ -80,7 +91,12 @@ def _module(
 
 def _program(module: nn.Module, example: torch.Tensor, about: dict[str, str]) -> bytes:
     module = copy.deepcopy(module)  # its parameters are views of one vector, which would be saved whole
-    program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
+    batch = ({0: torch.export.Dim("batch")},)
+    try:
+        program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+    except Exception as error:  # whatever a network's own code raises under tracing
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"--out: the network cannot be made a program: {reason}; write a .safetensors file") from error
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files=about)
     return buffer.getvalue()

@@ -110,6 +110,14 @@ def has_static_norms(model: nn.Module) -> bool:
     return bool(_static_norms(model))
 
 
+def keep_statistics(model: nn.Module) -> None:
+    """Makes static batch norms that have statistics ordinary ones, which evaluate by them wherever they are run."""
+    for layer in _static_norms(model):
+        if layer.running_mean is not None:
+            layer.track_running_stats = True
+            layer.num_batches_tracked = torch.zeros((), dtype=torch.long)
+
+
 def forget_statistics(model: nn.Module) -> None:
     """Undoes `recompute_statistics`: static norms evaluate by batch statistics again."""
     for layer in _static_norms(model):

@@ -258,7 +258,10 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         """The submodel of each level, by the mean average of the clients at that level."""
         for ratio in held_levels(self.capacities):
             members = [c for c, level in state.levels.items() if level == ratio and c in state.averages.rows]
-            importance = state.averages.mean_of(members) if members else state.averages.common()
+            common = state.averages.common()
+            importance = state.averages.mean_of(members) if members else common
+            if self.blend:
+                importance = (1 - self.blend) * importance + self.blend * common
             yield level_name(ratio), send(state.model, self._mask(state, importance, ratio), {})
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:

@@ -13,6 +13,8 @@ Deviations:
 
 - The window moves by one unit of what may be cut together: a pair of channels where group normalisation has groups of
   two, a head of attention.
+- The authors' window moves the other way around the circle, and norms and the head are weighted there by counts of
+  their own.
 - A window is a set: its channels keep their order, which permutes a client's network and changes nothing else.
 - `scaler`, `masked_loss` and `label_rows` are HeteroFL's devices, which the authors' code has too.
 """

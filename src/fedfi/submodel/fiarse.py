@@ -14,6 +14,9 @@ as it is for a round, while the mask is looked at anew in every pass.
 
 Deviations:
 
+- An entry is averaged over the clients that hold it. The authors' servers count those whose update of it is not zero,
+  so that a word that one of A clients has seen moves A times as far there.
+- k = ceil(gamma d), where the authors round down.
 - Exactly k entries are kept where several equal the threshold: the larger index falls out, which the paper leaves open.
 - A client that holds everything has threshold 0, so it trains as in FedAvg; by the letter its threshold would be the
   smallest abs(x), and weights that cross zero would be switched off.

@@ -14,6 +14,8 @@ Deviations:
 
 - The first ceil(r C) channels are kept of whatever may be cut together: a pair of channels where group normalisation
   has groups of two, a head of attention.
+- The authors cut attention inside every head, here whole heads go; levels of `level_mode = "dynamic"` keep exact
+  shares, where theirs are drawn independently.
 - In the authors' code a client's classifier rows of absent classes are left out of the mean, as `label_rows` does;
   there the server knows every client's classes, here a client sends them, a bit each.
 - The authors take the statistics of static batch normalisation from all training examples in one place. A federation

@@ -30,7 +30,7 @@ class HolderMean:
         self._sum = torch.zeros_like(model.vector)
         self.count = torch.zeros_like(model.vector)
         self._weight = 0.0
-        self._buffers = {n: torch.zeros_like(model.constants[n]) for n in model.buffers}
+        self._buffers = {n: _lowest(model.constants[n]) for n in model.buffers}
         self._held = {n: torch.zeros(t.shape) for n, t in self._buffers.items()}
 
     def add(
@@ -58,7 +58,7 @@ class HolderMean:
             self._sum += self._model.vector * ~mask * weight
         for name, value in buffers.items():
             part = parts[name] if parts else torch.ones(self._buffers[name].shape, dtype=torch.bool)
-            whole = torch.zeros_like(self._buffers[name]).masked_scatter_(part, value)
+            whole = _lowest(self._buffers[name]).masked_scatter_(part, value)
             if value.is_floating_point():
                 self._buffers[name] += whole * weight
             else:  # a counter has no mean; the largest is the one that fits the others
@@ -83,3 +83,10 @@ class HolderMean:
             mean = total / held.where(held > 0, 1) if total.is_floating_point() else total
             means[name] = torch.where(held > 0, mean, before)
         return means
+
+
+def _lowest(like: Tensor) -> Tensor:
+    """What nothing was added to: zeros for sums, the smallest value for counters, whose largest is kept."""
+    if like.is_floating_point() or like.dtype == torch.bool:
+        return torch.zeros_like(like)
+    return torch.full_like(like, torch.iinfo(like.dtype).min)

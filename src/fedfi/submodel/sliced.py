@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfi.channels import Units, Wiring
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree
@@ -38,9 +38,19 @@ def receive(packet: Packet, benches: Benches) -> Workbench:
     counts = tuple(int(kept.sum()) for kept in units.values())
     bench = benches.smaller(counts, lambda module: wiring.shrink(module, units))
     bench.load(unmarked(packet.tensors))
+    transient = benches.known("transient buffers", transient_buffers)
+    own = dict(bench.module.named_buffers())
     with torch.no_grad():
         bench.vector.copy_(packet.tensors["kept"])
+        for name, value in wiring.take(transient, units).items():
+            own[name].copy_(value)
     return bench
+
+
+def transient_buffers(module: nn.Module) -> Tree:
+    """Buffers that are not saved, such as tables of positions: they do not travel, but are cut like all others."""
+    saved = module.state_dict()
+    return {name: buffer.clone() for name, buffer in module.named_buffers() if name not in saved}
 
 
 def parts(wiring: Wiring, model: Model, packet: Packet) -> tuple[Tensor, Tree]:

@@ -8,8 +8,12 @@ which equals HeteroFL's mean of weights up to rounding; an entry that nobody hel
 HeteroFL's devices (Diao, Ding, Tarokh, ICLR 2021), each a switch of every method here, as FedRolex has them too:
 
 - `scaler`: in training, the output of every layer whose channels are cut is divided by the width, so that its size is
-  that of the whole network's. (Before a norm this changes nothing but the share of its epsilon.)
+  that of the whole network's. (Before a norm this changes nothing but the share of its epsilon.) The division stays
+  with a submodel that is judged or exported, folded into its parameters, so that it computes what was trained; the
+  whole model has none. The authors judge the whole model only. The divisor is the nominal width, as theirs, also where
+  rounding up keeps more of a layer, such as one of four heads at a sixteenth.
 - `masked_loss`: logits of classes of which a client has no example are set to zero in its training loss.
+  Clients judge their submodel without it; the authors mask absent classes in their local test, too.
 - `label_rows`: parameters of a class's logit are averaged over those holders alone that have examples of the class;
   a client tells the server which classes it has, a bit each.
 """
@@ -45,6 +49,8 @@ from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.sizing import widths, wiring_at, wiring_of
 from fedfi.submodel.sliced import parts, receive, returned, send, update_of
+
+ATTENTION = "torch.nn.MultiheadAttention"
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,11 @@ class Structured(Leveled[StructuredState]):
             raise InputError(
                 f"label_rows = true needs a network whose logits are the outputs of a layer, which"
                 f" {type(bench.module).__name__} does not show; set label_rows = false"
+            )
+        if self.scaler and (deaf := beyond_hooks(bench.module, wiring)):
+            raise InputError(
+                f"scaler = true divides the outputs of layers, but {deaf!r} is inside a {ATTENTION}, which does not"
+                f" show them; set scaler = false"
             )
         wide = widths(self.ratio, self.capacities, wiring)
         return StructuredState(Model.of(bench), wiring, wide, int(torch.randint(2**31, (), generator=rng)))
@@ -160,8 +171,11 @@ class Structured(Leveled[StructuredState]):
             yield level_name(ratio), self._submodel(state, ratio, rng)
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
-        """A submodel is a smaller network."""
-        return receive(packet, benches)
+        """A submodel is a smaller network, and computes what it was trained to."""
+        bench = receive(packet, benches)
+        if self.scaler:
+            fold(bench.module, wiring_at(benches), float(packet.scalars["width"]))
+        return bench
 
     def configure_evaluation(
         self, state: StructuredState, clients: Sequence[ClientId], rng: torch.Generator
@@ -171,7 +185,7 @@ class Structured(Leveled[StructuredState]):
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's network on its own test examples (matched local)."""
-        return evaluate_workbench(client.on(receive(packet, client.benches)))
+        return evaluate_workbench(client.on(self.place(packet, client.benches)))
 
     def _submodels(
         self,
@@ -231,7 +245,25 @@ class scaled(ExitStack):
             self.callback(hook.remove)
 
 
+def fold(module: nn.Module, wiring: Wiring, width: float) -> None:
+    """Divides the parameters of cut layers by the width, so that they compute what they did under `scaled`."""
+    if width == 1:
+        return
+    parts = dict(module.named_modules())
+    with torch.no_grad():
+        for path in cut_layers(wiring):
+            for parameter in parts[path].parameters(recurse=False):
+                parameter.div_(width)
+
+
+def beyond_hooks(module: nn.Module, wiring: Wiring) -> str | None:
+    """A cut parameter whose layer's output no hook sees, if there is one."""
+    inside = [path for path, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
+    made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
+    return next((name for name in made for path in inside if name.startswith(f"{path}.")), None)
+
+
 def cut_layers(wiring: Wiring) -> list[str]:
     """Paths of the modules that make channels of a group: convolutions, linear layers, embeddings."""
     made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
-    return list(dict.fromkeys(name.rpartition(".")[0] for name in made if name.endswith("weight")))
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in made if name.endswith(".weight")))
