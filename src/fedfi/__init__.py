@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedfi.averaging.fedavg import FedAvg
     from fedfi.averaging.fedprox import FedProx
+    from fedfi.averaging.server import Averaging
     from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
     from fedfi.engines.local import LocalEngine
     from fedfi.errors import InputError, RunError
-    from fedfi.federation.algorithm import Algorithm, Failure, Metrics, Reply
+    from fedfi.federation.algorithm import (
+        Algorithm,
+        EvaluatesClients,
+        Failure,
+        HasLevels,
+        Metrics,
+        Reply,
+        method,
+    )
     from fedfi.federation.client import Client, Memory
     from fedfi.federation.engine import Engine
-    from fedfi.federation.evaluation import Evaluate
+    from fedfi.federation.evaluation import Evaluate, evaluate_model
     from fedfi.federation.packet import Layout, Packet, Tree
     from fedfi.federation.run import RunResult, run
     from fedfi.federation.task import Task, Training
-    from fedfi.federation.training import train_locally
+    from fedfi.federation.training import Trained, train_locally
+    from fedfi.federation.workbench import Workbench, fresh_workbench
     from fedfi.models import InputSpec, build
     from fedfi.submodel.fedfibos import FedFIbOS
 
@@ -30,17 +40,20 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Algorithm": "federation.algorithm",
+    "Averaging": "averaging.server",
     "Client": "federation.client",
     "ClientData": "data",
     "Dataset": "data",
     "Engine": "federation.engine",
     "Evaluate": "federation.evaluation",
+    "EvaluatesClients": "federation.algorithm",
     "Examples": "data",
     "Failure": "federation.algorithm",
     "FedAvg": "averaging.fedavg",
     "FedFIbOS": "submodel.fedfibos",
     "FedProx": "averaging.fedprox",
     "FederatedData": "data",
+    "HasLevels": "federation.algorithm",
     "InputError": "errors",
     "InputSpec": "models",
     "Layout": "federation.packet",
@@ -52,28 +65,36 @@ _HOMES = {
     "RunError": "errors",
     "RunResult": "federation.run",
     "Task": "federation.task",
+    "Trained": "federation.training",
     "Training": "federation.task",
     "Tree": "federation.packet",
+    "Workbench": "federation.workbench",
     "build": "models",
+    "evaluate_model": "federation.evaluation",
     "federate": "data",
+    "fresh_workbench": "federation.workbench",
     "load": "data",
+    "method": "federation.algorithm",
     "run": "federation.run",
     "train_locally": "federation.training",
 }
 
 __all__ = [
     "Algorithm",
+    "Averaging",
     "Client",
     "ClientData",
     "Dataset",
     "Engine",
     "Evaluate",
+    "EvaluatesClients",
     "Examples",
     "Failure",
     "FedAvg",
     "FedFIbOS",
     "FedProx",
     "FederatedData",
+    "HasLevels",
     "InputError",
     "InputSpec",
     "Layout",
@@ -85,11 +106,16 @@ __all__ = [
     "RunError",
     "RunResult",
     "Task",
+    "Trained",
     "Training",
     "Tree",
+    "Workbench",
     "build",
+    "evaluate_model",
     "federate",
+    "fresh_workbench",
     "load",
+    "method",
     "run",
     "train_locally",
 ]

@@ -17,7 +17,7 @@ LEVELS = [
     {"cli", "report"},
     {"experiment"},
     {"federation.run", "registry"},
-    {"engines"},
+    {"engines", "progress"},
     {"averaging", "submodel", "oneshot", "personal", "recsys"},
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
