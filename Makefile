@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test test-all lint bench docs system clean
@@ -11,16 +11,19 @@ STAMP := $(VENV)/.installed
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
+	@echo "Installing fedfi, torch and what they need into $(VENV): with torch's CUDA builds, which pip takes by default on"
+	@echo "Linux, about 6 GB and some minutes; about 2 GB if your pip is configured for CPU-only torch (see README.md)."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --editable '.[dev,docs,report,text,flower,he,dp,ot]'
 	touch $(STAMP)
 
 demo: install
+	@echo "Training twenty clients for 60 rounds: about half a minute on two cores."
 	rm -rf runs/demo
 	$(BIN)/fedfi run examples/digits.toml --out runs/demo
-	@echo "Report: runs/demo/report.html"
 
 test: install
+	@echo "Running the fast tests: a few minutes on two idle cores."
 	$(BIN)/python -m pytest
 
 test-all: install

@@ -12,21 +12,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedfi.averaging.fedavg import FedAvg
     from fedfi.averaging.fedprox import FedProx
+    from fedfi.averaging.server import Averaging
     from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
     from fedfi.data.interactions import Ratings, leave_one_out
     from fedfi.data.ratings import ClientRatings, RatingsData
     from fedfi.data.recommendation import load_ratings
     from fedfi.engines.local import LocalEngine
     from fedfi.errors import InputError, RunError
-    from fedfi.federation.algorithm import Algorithm, Failure, Metrics, Reply
+    from fedfi.federation.algorithm import (
+        Algorithm,
+        EvaluatesClients,
+        Failure,
+        HasLevels,
+        Metrics,
+        Reply,
+        method,
+    )
     from fedfi.federation.client import Client, Memory
     from fedfi.federation.cohort import Cohort
     from fedfi.federation.engine import Engine
-    from fedfi.federation.evaluation import Evaluate
+    from fedfi.federation.evaluation import Evaluate, evaluate_model
     from fedfi.federation.packet import Layout, Packet, Tree
     from fedfi.federation.run import RunResult, run
     from fedfi.federation.task import Task, Training
-    from fedfi.federation.training import train_locally
+    from fedfi.federation.training import Trained, train_locally
+    from fedfi.federation.workbench import Workbench, fresh_workbench
     from fedfi.models import InputSpec, build
     from fedfi.personal.encrypted import Encrypted
     from fedfi.personal.fedfihe import FedFIHE
@@ -38,6 +48,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Algorithm": "federation.algorithm",
+    "Averaging": "averaging.server",
     "Client": "federation.client",
     "ClientData": "data",
     "ClientRatings": "data.ratings",
@@ -46,6 +57,7 @@ _HOMES = {
     "Encrypted": "personal.encrypted",
     "Engine": "federation.engine",
     "Evaluate": "federation.evaluation",
+    "EvaluatesClients": "federation.algorithm",
     "Examples": "data",
     "Failure": "federation.algorithm",
     "FedAvg": "averaging.fedavg",
@@ -54,6 +66,7 @@ _HOMES = {
     "FedProx": "averaging.fedprox",
     "FedRKG": "recsys.fedrkg",
     "FederatedData": "data",
+    "HasLevels": "federation.algorithm",
     "InputError": "errors",
     "InputSpec": "models",
     "Layout": "federation.packet",
@@ -68,19 +81,25 @@ _HOMES = {
     "RunError": "errors",
     "RunResult": "federation.run",
     "Task": "federation.task",
+    "Trained": "federation.training",
     "Training": "federation.task",
     "Tree": "federation.packet",
+    "Workbench": "federation.workbench",
     "build": "models",
+    "evaluate_model": "federation.evaluation",
     "federate": "data",
     "leave_one_out": "data.interactions",
     "load": "data",
     "load_ratings": "data.recommendation",
+    "fresh_workbench": "federation.workbench",
+    "method": "federation.algorithm",
     "run": "federation.run",
     "train_locally": "federation.training",
 }
 
 __all__ = [
     "Algorithm",
+    "Averaging",
     "Client",
     "ClientData",
     "ClientRatings",
@@ -89,6 +108,7 @@ __all__ = [
     "Encrypted",
     "Engine",
     "Evaluate",
+    "EvaluatesClients",
     "Examples",
     "Failure",
     "FedAvg",
@@ -97,6 +117,7 @@ __all__ = [
     "FedProx",
     "FedRKG",
     "FederatedData",
+    "HasLevels",
     "InputError",
     "InputSpec",
     "Layout",
@@ -111,13 +132,18 @@ __all__ = [
     "RunError",
     "RunResult",
     "Task",
+    "Trained",
     "Training",
     "Tree",
+    "Workbench",
     "build",
+    "evaluate_model",
     "federate",
+    "fresh_workbench",
     "leave_one_out",
     "load",
     "load_ratings",
+    "method",
     "run",
     "train_locally",
 ]

@@ -10,7 +10,7 @@ import difflib
 import functools
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -291,9 +291,10 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """
     path = Path(path)
     tables = read_toml(path)
-    for override in overrides:
-        keys, value = parse_override(override)
-        _put(tables, keys, value, f"--set {override}")
+    parsed = [(override, *parse_override(override)) for override in overrides]
+    given = {tuple(keys) for _, keys, _ in parsed}
+    for override, keys, value in parsed:
+        _put(tables, keys, value, f"--set {override}", given)
     return from_dict(tables, source=str(path))
 
 
@@ -432,8 +433,10 @@ def _with_defaults(model: Model) -> dict[str, Any]:
     return defaults | model.options
 
 
-def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -> None:
-    """Sets one key; a key that it stands instead of is dropped."""
+def _put(
+    tables: dict[str, Any], keys: Sequence[str], value: Any, source: str, given: Collection[tuple[str, ...]] = ()
+) -> None:
+    """Sets one key; a key that it stands instead of is dropped, unless that is `given`, too."""
     node = tables
     for depth, key in enumerate(keys[:-1]):
         node = node.setdefault(key, {})
@@ -442,7 +445,8 @@ def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -
     for pair in _INSTEAD:
         if keys[-1] in pair and keys[0] in ("train", "algorithm"):
             for other in pair:
-                node.pop(other, None)
+                if (*keys[:-1], other) not in given:
+                    node.pop(other, None)
     node[keys[-1]] = value
 
 

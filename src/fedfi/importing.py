@@ -36,6 +36,13 @@ def import_places() -> list[str]:
     return list(_PLACES.get() or (str(Path.cwd()),))
 
 
+def is_module(name: str) -> bool:
+    """Whether a file or folder of `import_places` is the module's, or the first package of its name."""
+    first = name.partition(".")[0]
+    found = (place / file for place in map(Path, import_places()) for file in (first, f"{first}.py"))
+    return any(path.exists() for path in found)
+
+
 def import_callable(name: str, what: str) -> Any:
     """A function or class by ``"package.module:name"``, importable from `import_places` too.
 

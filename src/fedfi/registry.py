@@ -7,6 +7,7 @@ from typing import Any
 
 from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
+from fedfi.validation import check_decorated
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,7 @@ def algorithm(name: str) -> type[Any]:
 
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise InputError(f"algorithm {name!r} is not a subclass of fedfi.federation.algorithm.Algorithm")
+    check_decorated(found)
     missing = sorted(found.__abstractmethods__)
     if missing:
         raise InputError(f"algorithm {name!r} lacks {', '.join(missing)}; see fedfi.federation.algorithm.Algorithm")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import json
 import math
 import re
 import types
+from abc import ABCMeta
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -36,6 +38,58 @@ _KINDS = {
     "dataclass": "a table",
     "model": "a table",
 }
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "epoch": "epochs",
+    "local_epochs": "epochs",
+    "step": "steps",
+    "local_steps": "steps",
+    "wd": "weight_decay",
+    "fraction": "participation",
+    "sample_rate": "participation",
+    "mu": "proximal",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "num_rounds": "rounds",
+}
+"""What keys are called elsewhere, for "did you mean"."""
+
+
+class Checked(ABCMeta):
+    """The metaclass of validated dataclasses that users make in Python: what is wrong is one line, as in files."""
+
+    def __call__(cls: type[T], *args: Any, **options: Any) -> T:
+        """Makes an instance.
+
+        Raises:
+            InputError: In one line: class, key, value and the nearest valid choice.
+        """
+        check_decorated(cls)
+        missing = sorted(getattr(cls, "__abstractmethods__", ()))
+        if missing:
+            raise InputError(f"class {cls.__name__} is abstract: it lacks {', '.join(missing)}")
+        try:
+            return super().__call__(*args, **options)  # type: ignore[misc, no-any-return]
+        except ValidationError as error:
+            raise InputError(f"{cls.__name__}: {_first(error, cls, ())}") from error
+
+
+def check_decorated(kind: type[Any]) -> None:
+    """Checks that every class that declares options is a validated dataclass, which reads them.
+
+    Raises:
+        InputError: Naming the class and the options that would be ignored.
+    """
+    for cls in kind.__mro__:
+        if isinstance(cls, Checked) and "__dataclass_fields__" not in vars(cls):
+            fields = [k for k, v in inspect.get_annotations(cls).items() if "ClassVar" not in str(v)]
+            if fields:
+                raise InputError(
+                    f"class {cls.__name__} declares {', '.join(fields)}, but nothing reads them: put @fedfi.method"
+                    " above the class (and annotate what is no option as ClassVar)"
+                )
 
 
 def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str] = ()) -> T:
@@ -55,10 +109,20 @@ def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str]
     try:
         return TypeAdapter(kind).validate_json(json.dumps(table), strict=True)
     except ValidationError as error:
-        # A misspelt key is missing and unknown; the unknown one says more.
-        first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN)
-        more = f" (and {len(others)} more)" if others else ""
-        raise _error(source, _worded(first, kind, path) + more) from error
+        raise _error(source, _first(error, kind, path)) from error
+
+
+def _first(error: ValidationError, kind: Any, path: Sequence[str]) -> str:
+    """The error that says most in words, and how many more there are."""
+    # A misspelt key is missing and unknown; the unknown one says more.
+    first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN)
+    text = _worded(first, kind, path)
+    if first["type"] in _MISSING:
+        missing = [e for e in others if e["type"] in _MISSING]
+        others = [e for e in others if e["type"] not in _MISSING]
+        if missing:
+            text = f"{', '.join(dotted([*path, *e['loc']]) for e in (first, *missing))}: are missing"
+    return text + (f" (and {len(others)} more)" if others else "")
 
 
 def _error(source: str, text: str) -> InputError:
@@ -123,10 +187,13 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     container, field = _field(root, location)
     if kind in _UNKNOWN:
         valid = sorted(fields_of(container))
-        near = difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
+        near = [n for n in (_OTHER_NAMES.get(str(location[-1])),) if n in valid]
+        near = near or difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
         return f"{key}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}")
     if kind in _MISSING:
         return f"{key}: is missing"
+    if kind == "unexpected_positional_argument":
+        return f"give every option by name, such as {next(iter(fields_of(container)), 'key')} = {shown(value)}"
     if kind == "value_error":
         return f"{key}: {context['error']}" if key else str(context["error"])
     name = "the key must be" if "[key]" in error["loc"] else "must be"

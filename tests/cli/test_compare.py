@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedfi.cli.summary import markdown, summarise
+from fedfi.cli.comparing import parse_seeds
+from fedfi.cli.summary import markdown, print_table, summarise
 from fedfi.cli.variants import parse_item
+from fedfi.errors import InputError
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.record import read_lines
 
@@ -50,6 +52,24 @@ def test_table_of_two_methods_and_a_variant(file: Path, fedfi) -> None:
     assert all(alone[name].equal(compared[name]) for name in alone)
 
 
+def test_seeds_may_be_a_range() -> None:
+    assert parse_seeds("0-2") == [0, 1, 2]
+    assert parse_seeds("7, 1-2") == [7, 1, 2]
+    for text, word in (("2-1", "backwards"), ("0-1,1", "twice"), ("-1", "whole number"), ("1-", "whole number")):
+        with pytest.raises(InputError, match=word):
+            parse_seeds(text)
+
+
+def test_a_table_for_a_terminal_is_short(file: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    fedfi("compare", file, "--seeds", "0,1", "--out", "c", "-q")
+    monkeypatch.setenv("COLUMNS", "100")
+    print_table(Path("c/results.json"))
+    _, out, _ = fedfi("--version")  # reads what was printed, too
+    assert "fedfibos" in out
+    assert "accuracies in %; mean ± sd over 2 seeds; every number: c/table.md" in out
+    assert "local/accuracy " not in Path("c/table.md").read_text()
+
+
 def test_finished_runs_are_kept_others_go_on(file: Path, fedfi) -> None:
     command = ["compare", file, "--algorithms", "fedavg", "--seeds", "0,1", "--out", "c"]
     assert fedfi(*command, "-q") == (0, "", "")
@@ -62,7 +82,7 @@ def test_finished_runs_are_kept_others_go_on(file: Path, fedfi) -> None:
     newest.unlink()
     code, _, err = fedfi(*command)
     assert code == 0
-    assert err == "1 runs in c, 1 kept\n"
+    assert err.startswith("1 runs in c, 1 kept\n")
     assert (kept / "events.jsonl").read_text() == before
     assert sum(e["event"] == "resume" for e in read_lines(cut / "events.jsonl")) == 1
     strip = [[c for i, c in enumerate(r) if "seconds" not in h[i]] for h, r in _rows(table)]

@@ -134,7 +134,7 @@ def test_file_is_missing_or_broken(file: Path, fedfi) -> None:
     file.write_text("rounds = 3")
     code, _, err = fedfi("run", file)
     assert code == 2
-    assert err == "exp.toml: data: is missing (and 2 more)\n"
+    assert err == "exp.toml: data, model, algorithm: are missing\n"
 
 
 def test_steps_and_epochs(file: Path, fedfi) -> None:
@@ -226,7 +226,7 @@ def test_models_and_methods_of_ones_own_that_are_wrong(file: Path, fedfi, settin
 def test_a_data_function_that_fails(file: Path, fedfi, code: str, said: str) -> None:
     Path("mine_data.py").write_text(f"def make():\n    return {code}\n")
     try:
-        exit_code, _, err = fedfi("run", file, "--set", "data.name=mine_data:make")
+        exit_code, _, err = fedfi("run", file, "--set", "data.name=mine_data:make", "-q")
     finally:
         sys.modules.pop("mine_data", None)
     assert (exit_code, err.count("\n")) == (2, 1)
@@ -258,3 +258,11 @@ def test_debug_shows_where(file: Path, fedfi) -> None:
     code, _, err = fedfi("run", file, "--set", "rounds=0", "--debug")
     assert code == 2
     assert "Traceback" in err
+
+
+def test_settings_that_replace_each_other_are_not_both_set(file: Path, fedfi) -> None:
+    code, _, err = fedfi("run", file, "--set", "train.steps=5", "--set", "train.epochs=1")
+    assert code == 2
+    assert "give steps or epochs, not both (got steps = 5, epochs = 1)" in err
+    code, _, err = fedfi("run", file, "--set", "train.epochs=1", "--set", "data.clients=0")
+    assert "data.clients = 0" in err  # and no word of the file's steps

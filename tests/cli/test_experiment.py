@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import tomli_w
 from fedfi.data.sources import load
 from fedfi.errors import InputError
 from fedfi.experiment import Data, choose, from_dict, load_experiment, parse_override
+from fedfi.importing import importing_from
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 
@@ -91,5 +93,7 @@ def test_path_is_absolute_in_resolved(file: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_examples_are_valid(path: Path) -> None:
-    experiment = load_experiment(path)
-    assert from_dict(experiment.resolved()).resolved() == experiment.resolved()
+    with importing_from(path.parent):
+        experiment = load_experiment(path)
+        assert from_dict(experiment.resolved()).resolved() == experiment.resolved()
+    sys.modules.pop("mymethod", None)

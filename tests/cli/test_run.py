@@ -16,10 +16,13 @@ from .conftest import spawn
 def test_run_writes_a_directory_and_prints_a_table(file: Path, fedfi) -> None:
     code, out, err = fedfi("run", file)
     assert code == 0
-    assert err == "run directory: runs/exp-fedfibos-1\n"
+    lines = err.splitlines()
+    assert lines[0] == "run directory: runs/exp-fedfibos-1"
+    assert [line.split("  ")[0] for line in lines[1:]] == ["round 1/2", "round 2/2"]
     run = Path("runs/exp-fedfibos-1")
-    for part in ("global model, test", "submodels, mean", "clients, own", "traffic: ", "failures: 0", str(run)):
+    for part in ("global model, test", "submodels, mean", "worst", "%", "traffic: ", "failures: 0"):
         assert part in out
+    assert out.count(str(run)) == 1
     assert {"run.toml", "metrics.jsonl", "model.safetensors", "report.html"} <= {p.name for p in run.iterdir()}
     code, _, err = fedfi("run", file, "--quiet")
     assert (code, err) == (0, "")
@@ -66,7 +69,7 @@ def test_resume_needs_a_run(file: Path, fedfi) -> None:
 def test_failed_run_is_code_3(file: Path, fedfi) -> None:
     code, _, err = fedfi("run", file, "--set", "train.learning_rate=1e38", "--out", "a")
     assert code == 3
-    assert ": 0 of 3 clients delivered, 1 are needed; last failure: client" in err.splitlines()[-1]
+    assert ": 0 of 3 clients delivered, 1 is needed; last failure: client" in err.splitlines()[-1]
     code, _, err = fedfi("run", file, "--set", "min_replies=4", "--out", "b")
     assert code == 2
     assert "min_replies = 4: only 3 clients are asked a round (nearest valid: 3)" in err
@@ -114,3 +117,37 @@ def test_help_is_quick_and_light(file: Path) -> None:
 
     text = subprocess.run([__import__("sys").executable, "-c", code], capture_output=True, text=True).stdout
     assert text.splitlines()[-1] == "[]"
+
+
+def test_seed_and_rounds_are_options(file: Path, fedfi) -> None:
+    assert fedfi("run", file, "--seed", "5", "--rounds", "1", "--out", "a", "-q") == (0, "", "")
+    text = Path("a/run.toml").read_text()
+    assert "rounds = 1\n" in text
+    assert "\nseed = 5\n" in text
+
+
+def test_report_goes_into_the_directory(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    Path("a/report.html").unlink()
+    assert fedfi("report", "a") == (0, "report: a/report.html\n", "")
+    code, _, err = fedfi("report", "a", "a")
+    assert code == 2
+    assert "needs a name for the page" in err
+
+
+def test_a_run_that_diverges_says_so(file: Path, fedfi) -> None:
+    text = file.read_text().replace('capacities = { "1.0" = 0.5, "0.25" = 0.5 }\n', "").replace("fedfibos", "fedavg")
+    file.write_text(text.replace("learning_rate = 0.1", "learning_rate = 50.0"))
+    code, out, _ = fedfi("run", file, "--rounds", "4", "--out", "a")
+    assert code == 0
+    assert "training diverge" in out
+    assert max(map(len, out.splitlines()[:6])) < 80
+    warnings = [e for e in read_lines(Path("a/events.jsonl")) if e["event"] == "warning"]
+    assert [w["key"] for w in warnings] == ["divergence"]
+
+
+def test_loading_is_announced(file: Path, fedfi) -> None:
+    Path("data.csv").write_text("a,label\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
+    file.write_text(file.read_text().replace('"digits"', '"data.csv"'))
+    _, _, err = fedfi("run", file, "--out", "a")
+    assert err.startswith("loading data.csv ...\n")

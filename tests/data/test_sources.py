@@ -14,6 +14,7 @@ import torch
 
 from fedfi.data import Dataset, available, federate, hub, load
 from fedfi.errors import InputError
+from fedfi.models import InputSpec
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_given_data_sets_pass_through() -> None:
     data, _ = load("digits")
     assert load(data) == (data, None)
     assert load((data, data)) == (data, data)
-    with pytest.raises(InputError, match="expected a Dataset"):
+    with pytest.raises(InputError, match="or a Dataset, and a Dataset or None"):
         load((data, 3))  # type: ignore[arg-type]
     assert load(data, augment=("flip",))[0].augment == ("flip",)
 
@@ -82,7 +83,7 @@ def test_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sys.path == before
     with pytest.raises(InputError, match="unknown name 'mak'; did you mean 'make'"):
         load("my_data_source:mak")
-    with pytest.raises(InputError, match="expected a Dataset, and a Dataset or None, got int"):
+    with pytest.raises(InputError, match="or a Dataset, and a Dataset or None, got int"):
         load("my_data_source:wrong")
     with pytest.raises(InputError, match="'no_such_module' cannot be imported"):
         load("no_such_module:make")
@@ -188,3 +189,24 @@ def test_ag_news(real: str) -> None:
     assert data.label_names == ("1", "2", "3", "4")
     assert data.examples().class_counts().tolist() == [2000] * 4
     assert (data.spec.vocabulary, test.spec) == (1000, data.spec)
+
+
+def test_arrays_are_a_data_set_and_say_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = np.zeros((6, 4), np.float32), np.array(["b", "a"] * 3)
+    data, test = load((x, y))
+    assert (data.spec, data.label_names, test) == (InputSpec("tabular", (4,), 2), ("a", "b"), None)
+    images = torch.zeros(6, 8, 8, dtype=torch.uint8)
+    data, test = load(((images, torch.arange(6) % 3), (images[:2], torch.tensor([0, 2]))))
+    assert data.spec == InputSpec("image", (1, 8, 8), 3)
+    assert test is not None
+    assert test.targets.tolist() == [0, 2]
+    (tmp_path / "my_arrays.py").write_text(
+        "import numpy as np\n"
+        "def pair():\n    return np.zeros((4, 2)), np.arange(4) % 2\n"
+        "def named():\n    return {'x': np.zeros((4, 2)), 'y': np.arange(4) % 2}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert len(load("my_arrays:pair")[0]) == len(load("my_arrays:named")[0]) == 4
+    monkeypatch.delitem(sys.modules, "my_arrays")
+    with pytest.raises(InputError, match="got tuple of ndarray, int"):
+        load((x, 3))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
-from fedfi.errors import RunError
+from fedfi.errors import InputError, RunError
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import read_lines
 from fedfi.federation.run import run
@@ -42,7 +42,7 @@ def test_a_nan_loss_is_a_failure_and_the_run_goes_on():
 
 def test_nan_at_every_client_ends_the_run():
     task = tiny.small()
-    with pytest.raises(RunError, match=r"round 1: 0 of 6 clients delivered, 1 are needed; last failure.*loss is nan"):
+    with pytest.raises(RunError, match=r"round 1: 0 of 6 clients delivered, 1 is needed; last failure.*loss is nan"):
         run(EVERYONE, poisoned(task, task.data.clients), rounds=2)
 
 
@@ -214,7 +214,7 @@ def test_one_value_for_a_whole_batch_is_refused(part, workers):
         value = torch.nn.functional.cross_entropy(outputs, targets)
         return value if part == "loss" else {"loss": value}
 
-    with pytest.raises(RunError, match=r"has shape \(\), expected one value an example"):
+    with pytest.raises(InputError, match=r"has shape \(\), expected one value an example"):
         run(EVERYONE, dataclasses.replace(tiny.small(), **{part: mean}), rounds=1, workers=workers)
 
 
@@ -252,3 +252,17 @@ def test_the_model_file_loads_into_plain_pytorch_with_tied_weights(tmp_path):
     net = tied()
     net.load_state_dict(load_file(tmp_path / "run/model.safetensors"), strict=True)
     assert net[2].weight is net[0].weight
+
+
+def test_results_are_shown_in_a_line_and_progress_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    task = tiny.small()
+    result = run(FedAvg(), task, rounds=2, progress=True)
+    assert repr(result).startswith("RunResult(2 rounds, global/accuracy 0.")
+    for thing in (result, task, task.data, task.data.test, task.data.test.dataset):
+        assert len(repr(thing)) < 400
+        assert "tensor" not in repr(thing)
+    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1/2", "round 2/2"]
+    with pytest.raises(InputError, match="swap them"):
+        run(task, FedAvg(), rounds=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^algorithm is FedAvg, expected an instance"):
+        run(FedAvg, task, rounds=1)  # type: ignore[arg-type]

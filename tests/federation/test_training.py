@@ -115,7 +115,7 @@ def test_a_client_without_examples_says_so():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"betas": (2.0, 3.0)}, "less than 1"), ({"optimizer": "adam", "momentum": 0.9}, "momentum = 0.9 is of sgd")],
+    [({"betas": (2.0, 3.0)}, "must be below 1"), ({"optimizer": "adam", "momentum": 0.9}, "momentum = 0.9 is of sgd")],
 )
 def test_options_of_the_optimizer_are_checked(options, said):
     with pytest.raises(ValueError, match=said):

@@ -18,7 +18,7 @@ LEVELS = [
     {"flower", "audit"},
     {"experiment"},
     {"federation.run", "registry"},
-    {"engines"},
+    {"engines", "progress"},
     {"averaging", "submodel", "oneshot", "personal", "recsys"},
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},

@@ -18,7 +18,7 @@ ROUND = {
     "levels/mean/accuracy": 0.4,
     "levels/1/accuracy": 0.5,
     "levels/0.25/accuracy": 0.3,
-    "local/accuracy": 0.45,
+    "local/accuracy_mean": 0.45,
     "jaccard/0.25": 0.2,
     "cv_fisher": 7.0,
     "keep/0.25/a.weight": 0.1,

@@ -113,7 +113,7 @@ def test_a_round_moves_what_nobody_held_by_the_broadcast_alone(rate):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"broadcast_rate": 1.5}, "less than or equal to 1"), ({"broadcast_rate": -0.1}, "greater than or equal to 0")],
+    [({"broadcast_rate": 1.5}, "at most 1"), ({"broadcast_rate": -0.1}, "at least 0")],
 )
 def test_bad_options_are_refused(options, said):
     with pytest.raises(ValueError, match=said):

@@ -332,14 +332,14 @@ def test_a_submodel_travels_whole():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"capacities": {0.0: 1.0}}, "greater than 0"),
-        ({"capacities": {1.5: 1.0}}, "less than or equal to 1"),
+        ({"capacities": {0.0: 1.0}}, "above 0"),
+        ({"capacities": {1.5: 1.0}}, "at most 1"),
         ({"capacities": {0.5: 0.7}}, "sum to 0.7, expected 1"),
         ({"capacities": {}}, "at least one level"),
         ({"capacities": {"1.0": 0.5, "1": 1.0}}, "level 1.0 is given twice, also as 1"),
         ({"fisher": "sparse"}, "'dense', 'active', 'masked' or 'global'"),
-        ({"participation": 0}, "greater than 0"),
-        ({"ema": 1.0}, "less than 1"),
+        ({"participation": 0}, "above 0"),
+        ({"ema": 1.0}, "below 1"),
         ({"flor": 0.5}, "flor"),
     ],
 )

@@ -131,8 +131,8 @@ def test_the_correction_ends_and_is_forgotten():
     ("options", "said"),
     [
         ({"correction": "drift"}, "'opposed', 'reported' or 'none'"),
-        ({"correction_rate": 0}, "greater than 0"),
-        ({"correction_rounds": 0}, "greater than or equal to 1"),
+        ({"correction_rate": 0}, "above 0"),
+        ({"correction_rounds": 0}, "at least 1"),
     ],
 )
 def test_bad_options_are_refused(options, said):

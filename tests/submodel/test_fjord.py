@@ -226,8 +226,8 @@ def test_distillation_refuses_outputs_that_are_no_logits():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"distillation_weight": 1.5}, "less than or equal to 1"),
-        ({"temperature": 0}, "greater than 0"),
+        ({"distillation_weight": 1.5}, "at most 1"),
+        ({"temperature": 0}, "above 0"),
         ({"weights": "sizes"}, "'examples' or 'uniform'"),
     ],
 )

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 from typing import final
 
-from pydantic.dataclasses import dataclass as validated
-
 from fedfi.averaging.server import Averaging
-from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.algorithm import method
 from fedfi.federation.client import Client
 from fedfi.federation.training import Trained, train_locally
 
 
 @final
-@validated(frozen=True, kw_only=True, config=CONFIG)
+@method
 class FedAvg(Averaging):
     """Federated averaging: a client minimises its own loss, the server takes the weighted mean."""
 

@@ -15,16 +15,15 @@ from __future__ import annotations
 from typing import Annotated, final
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as validated
 
 from fedfi.averaging.server import Averaging
-from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.algorithm import method
 from fedfi.federation.client import Client
 from fedfi.federation.training import Trained, train_locally
 
 
 @final
-@validated(frozen=True, kw_only=True, config=CONFIG)
+@method
 class FedProx(Averaging):
     """Federated averaging with a proximal term that keeps clients near the global model."""
 

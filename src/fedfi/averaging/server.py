@@ -10,9 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as validated
 
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
+from fedfi.federation.algorithm import Algorithm, ClientId, Metrics, Reply, method
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_model
 from fedfi.federation.folding import WeightedMean, stepped
@@ -31,7 +30,7 @@ class AveragingState:
     buffers: list[str]
 
 
-@validated(frozen=True, kw_only=True, config=CONFIG)
+@method
 class Averaging(Algorithm[AveragingState]):
     """Broadcast, local training, weighted mean of the updates; what local training is, a method says."""
 

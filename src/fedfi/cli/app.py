@@ -49,22 +49,26 @@ def run(
     file: _File,
     set_: _Set = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run directory.  [default: runs/FILE-ALGORITHM-N]")
+        Path | None, typer.Option(metavar="DIR", help="Run directory; by default runs/FILE-ALGORITHM-N.")
     ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Replace the file's seed.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Replace the file's number of rounds.")] = None,
     workers: _Workers = 1,
     quiet: _Quiet = False,
 ) -> None:
     """Run an experiment."""
     from fedfi.cli.running import start
 
-    start(file, set_ or [], out, workers, quiet)
+    given = {"seed": seed, "rounds": rounds}
+    settings = [f"{key}={value}" for key, value in given.items() if value is not None]
+    start(file, [*(set_ or []), *settings], out, workers, quiet)
 
 
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)],
     workers: _Workers = 1,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Go on to this round instead.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Go on to this round, beyond what was planned.")] = None,
     quiet: _Quiet = False,
 ) -> None:
     """Go on with a run that was interrupted."""
@@ -79,17 +83,21 @@ def compare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of all runs and of the table.")],
     algorithms: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Methods: NAME, NAME:PRESET or LABEL=NAME:PRESET.", show_default=False),
+        typer.Option(
+            metavar="A,B,...",
+            help="Methods: NAME, NAME:PRESET or LABEL=NAME:PRESET; your own: module:Class.",
+            show_default=False,
+        ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds, all methods with each.")] = "0",
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds, all methods with each; 0-2 is 0,1,2.")] = "0",
     set_: _Set = None,
     workers: _Workers = 1,
     last: Annotated[int, typer.Option(min=1, help="Average the last so many evaluations of each run.")] = 1,
     quiet: _Quiet = False,
 ) -> None:
-    """Run several methods on the same data and print one table.
+    r"""Run several methods on the same data and print one table.
 
-    The file's tables [compare.LABEL] add variants: keys of [algorithm] that differ, perhaps train = {...}.
+    The file's tables \[compare.LABEL] add variants: keys of \[algorithm] that differ, perhaps train = {...}.
     Runs that are finished are kept, interrupted ones go on.
     """
     from fedfi.cli.comparing import compare as compare_
@@ -110,12 +118,19 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Of a method, a data set or a model.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A method, model, data set or partition, a table (experiment, data, train, evaluate), or module:name.",
+            show_default=False,
+        ),
+    ],
+    paper: Annotated[bool, typer.Option("--paper", help="A method's equations and deviations, too.")] = False,
 ) -> None:
-    """Show a method: what it does, its settings and its deviations from the paper."""
+    """Show all keys of a method, a model, a data set, a partition or a table."""
     from fedfi.cli.listing import show_one
 
-    show_one(name)
+    show_one(name, paper)
 
 
 @app.command()
@@ -157,12 +172,18 @@ def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Run directories, or directories of runs.")
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.html", help="The page.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE.html", help="The page; by default DIR/report.html."),
+    ] = None,
     quiet: _Quiet = False,
 ) -> None:
     """Make one page of one or more runs."""
     from fedfi.report import write_report
 
+    if out is None and len(directories) > 1:
+        raise typer.BadParameter("of several directories needs a name for the page: -o FILE.html")
+    out = out or directories[0] / "report.html"
     write_report(directories, out)
     if not quiet:
         typer.echo(f"report: {out}")

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from fedfi.cli.exits import stoppable
 from fedfi.cli.parallel import Work, in_processes
-from fedfi.cli.progress import progress
 from fedfi.cli.running import check_same_split, remembered
-from fedfi.cli.summary import comma_separated, markdown, summarise, values_of
+from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
 from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, load_experiment, read_toml
@@ -21,6 +20,7 @@ from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.record import finite
 from fedfi.federation.run import run
 from fedfi.importing import importing_from
+from fedfi.progress import loading, progress
 from fedfi.report.reading import read_run
 from fedfi.validation import flat, shown
 
@@ -88,7 +88,7 @@ def _compare(
             kept = len(planned) - len(missing)
             print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
         with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
-            for number, kind, content in in_processes(_works(missing), workers):
+            for number, kind, content in in_processes(_works(missing, quiet), workers):
                 if kind == "failed":
                     failed[missing[number].directory] = content
                     print(f"{missing[number].directory}: {content}", file=sys.stderr)
@@ -96,23 +96,28 @@ def _compare(
                     p = missing[number]
                     observe({"text": f"{p.label} seed {p.seed}: {content}"})
     table = _write(base, chosen, planned, failed, out, last)
-    if not quiet:
+    if not quiet and sys.stdout.isatty():
+        print_table(out / "results.json")
+    elif not quiet:
         print(table, end="")
     if failed:
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(map(str, failed))}")
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``"0,1,2"`` as numbers.
+    """``"0,1,2"`` or ``"0-2"`` as numbers.
 
     Raises:
         InputError: If one is no whole number from 0, or there twice.
     """
-    seeds = []
-    for part in text.split(","):
-        if not part.strip().isdecimal():
-            raise InputError(f"--seeds {text}: {part.strip()!r} is not a whole number from 0 (such as 0,1,2)")
-        seeds.append(int(part))
+    seeds: list[int] = []
+    for part in map(str.strip, text.split(",")):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--seeds {text}: {part!r} is not a whole number from 0 (such as 0,1,2 or 0-2)")
+        if dash and int(last) < int(first):
+            raise InputError(f"--seeds {text}: {part!r} runs backwards (nearest valid: {last}-{first})")
+        seeds += range(int(first), int(last or first) + 1)
     if len(set(seeds)) < len(seeds):
         raise InputError(f"--seeds {text}: a seed is given twice")
     return seeds
@@ -147,11 +152,12 @@ def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, An
             raise InputError(f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out")
 
 
-def _works(planned: list[Planned]) -> Iterator[Work]:
+def _works(planned: list[Planned], quiet: bool) -> Iterator[Work]:
     """The work of each run; data are loaded once, divided once a seed, and shared by its runs."""
     loaded, data, seed = None, None, None
     for p in planned:
         if loaded is None:
+            loading(p.experiment.settings.data.name, quiet)
             loaded = p.experiment.load()
         if p.seed != seed:
             data, seed = p.experiment.federate(loaded), p.seed

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import sys
-import types
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedfi import registry
+from fedfi.cli import tables as keys
+from fedfi.data.partition import kinds
 from fedfi.errors import InputError, unknown
+from fedfi.importing import import_callable
+from fedfi.validation import Checked
 
 Row = dict[str, str]
 
@@ -76,122 +77,96 @@ def show_all(what: str, as_json: bool) -> None:
     _console().print(table)
 
 
-def show_one(name: str) -> None:
-    """Prints all about a method, a data set, a model or a partition.
+def show_one(name: str, paper: bool = False) -> None:
+    """Prints all about a method, a data set, a model, a partition or a table of a file.
+
+    Args:
+        name: A name of `fedfi list`, a table such as ``"train"``, or ``"package.module:name"`` of your own.
+        paper: Print a method's notes on its paper, too.
 
     Raises:
         InputError: If nothing is called so.
     """
-    if name in registry.entries() or ("." in name and ":" in name):
-        _show_algorithm(name)
+    if name in registry.entries():
+        _show_algorithm(name, registry.algorithm(name), paper)
+        return
+    if ":" in name and not name.startswith("medmnist:"):
+        _show_own(name, paper)
         return
     names = list(registry.entries())
     for kind in ("datasets", "models", "partitions"):
         rows = {row["name"]: row for row in _LISTS[kind]()}
-        if name in rows:
-            _show_row(rows[name])
+        if name in rows or (kind == "datasets" and name.startswith("medmnist:")):
+            _show_row(rows[name if name in rows else "medmnist:NAME"])
             return
         names += rows
-    raise InputError(unknown("name", name, names))
+    tables = keys.tables()
+    if name.strip("[]") in tables:
+        text, found = tables[name.strip("[]")]
+        _console().print(text, markup=False)
+        _print_keys(found)
+        return
+    raise InputError(unknown("name", name, [*names, *tables]) + ", or give package.module:name")
 
 
-def _show_algorithm(name: str) -> None:
+def _show_own(name: str, paper: bool) -> None:
+    """A method or a model of the user's."""
+    found = import_callable(name, "name")
+    if isinstance(found, Checked):
+        _show_algorithm(name, registry.algorithm(name), paper)
+    elif isinstance(found, type):
+        registry.algorithm(name)  # which says what is wrong with it
+    else:
+        summary = (inspect.getdoc(found) or "").partition("\n\n")[0]
+        _show_row({"name": name, "family": "model", "summary": summary, "paper": ""})
+
+
+def _show_algorithm(name: str, kind: type[Any], paper: bool) -> None:
     from rich.markdown import Markdown
-    from rich.table import Table
 
-    kind = registry.algorithm(name)
     console = _console()
     console.print(f"[bold]{name}[/bold]  {kind.__module__}:{kind.__qualname__}")
     if name in registry.entries():
         entry = registry.entries()[name]
-        console.print(f"family: {entry.family}\npaper: {entry.paper}\n")
-    console.print(Markdown(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.__doc__ or "")))
-    table = Table("key", "type", "default", "description", title="\\[algorithm]", title_justify="left", box=None)
-    hints = typing.get_type_hints(kind)
-    for key, field in kind.__pydantic_fields__.items():
-        default = "" if field.is_required() else _plain(field.get_default(call_default_factory=True))
-        kind_text = _type_name(hints.get(key, field.annotation)) + _bounds(field.metadata)
-        table.add_row(key, kind_text, default, field.description or "")
-    console.print()
-    console.print(table)
-    for preset, keys in kind.presets.items():
-        values = ", ".join(f"{k} = {_plain(v)}" for k, v in keys.items())
-        console.print(f'\n[bold]preset = "{preset}"[/bold]: {values}', soft_wrap=False)
+        console.print(f"{entry.summary}\nfamily: {entry.family}\npaper: {entry.paper}", markup=False)
+    elif kind.__doc__:
+        console.print(inspect.cleandoc(kind.__doc__), markup=False)
+    _print_keys(keys.keys_of(kind), title="\\[algorithm]")
+    for preset, values in kind.presets.items():
+        chosen = ", ".join(f"{k} = {keys.plain(v)}" for k, v in values.items())
+        console.print(f'\n[bold]preset = "{preset}"[/bold]: {chosen}', soft_wrap=False)
+    notes = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "")
+    if paper and notes:
+        console.print()
+        console.print(Markdown(notes))
+    elif notes:
+        console.print(f"\nEquations, and deviations from the paper: fedfi show {name} --paper", markup=False)
 
 
 def _show_row(row: Row) -> None:
+    _console().print(f"[bold]{row['name']}[/bold] ({row['family']})\n{row['summary']}")
+    found: list[keys.Key] = []
+    if row["family"] == "dataset":
+        found = [key for key in keys.tables()["data"][1] if key.name != "name"]
+    elif row["family"] == "model":
+        found = keys.model_keys(row["name"])
+    elif row["family"] == "partition":
+        found = [key for key in keys.keys_of(kinds()[row["name"]]) if key.name != "by"]
+    _print_keys(found)
+
+
+def _print_keys(found: list[keys.Key], title: str | None = None) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    console = _console()
-    console.print(f"[bold]{row['name']}[/bold] ({row['family']})\n{row['summary']}")
-    options = _options(row)
-    if not options:
+    if not found:
         return
-    table = Table("key", "type", "default", "description", box=None)
-    for option in options:
-        table.add_row(*option)
+    console = _console()
+    table = Table(*keys.HEADS, title=title, title_justify="left", box=None)
+    for key in found:
+        table.add_row(*map(escape, key.row()))
     console.print()
     console.print(table)
-
-
-def _options(row: Row) -> list[tuple[str, str, str, str]]:
-    if row["family"] == "dataset":
-        from fedfi.experiment import Data
-
-        return [
-            (
-                k,
-                _type_name(f.annotation),
-                _plain(f.get_default(call_default_factory=True)),
-                f.description or "",
-            )
-            for k, f in Data.model_fields.items()
-            if k != "name"
-        ]
-    if row["family"] == "model":
-        return _model_options(row["name"])
-    return []
-
-
-def _model_options(name: str) -> list[tuple[str, str, str, str]]:
-    from fedfi.models import options
-
-    return [
-        (p.name, _type_name(p.annotation), "" if p.default is p.empty else _plain(p.default), "") for p in options(name)
-    ]
-
-
-def _type_name(annotation: Any) -> str:
-    """A type as a reader of a file thinks of it."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return _type_name(arguments[0])
-    if origin is typing.Literal:
-        return " | ".join(_plain(a) for a in arguments)
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(_type_name(a) for a in arguments if a is not type(None))
-    if origin is dict:
-        return f"table of {_type_name(arguments[0])} = {_type_name(arguments[1])}"
-    if origin in (list, tuple):
-        inner = dict.fromkeys(_type_name(a) for a in arguments if a is not Ellipsis)
-        return f"list of {', '.join(inner)}"
-    if dataclasses.is_dataclass(annotation):
-        return "table"
-    return str(getattr(annotation, "__name__", annotation)).replace("Any", "value")
-
-
-def _bounds(metadata: list[Any]) -> str:
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    found = [f"{s} {getattr(m, n):g}" for m in metadata for n, s in signs.items() if hasattr(m, n)]
-    return f", {', '.join(found)}" if found else ""
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(str(k))} = {_plain(v)}" for k, v in value.items()) + " }"
-    return json.dumps(value, default=str)
 
 
 def _console() -> Any:

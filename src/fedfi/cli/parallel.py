@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from fedfi.cli.progress import numbers
 from fedfi.errors import InputError, RunError
 from fedfi.orphans import die_with
+from fedfi.progress import numbers
 
 Tell = Callable[[Mapping[str, Any]], None]
 Work = Callable[[Tell], None]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedfi.federation.divergence import DIVERGENCE, short
 from fedfi.report.reading import read_run, size
 
 _JUDGED = (
-    ("global model, test", "global"),
-    ("global model, validation", "validation"),
-    ("submodels, mean of the levels", "levels/mean"),
-    ("clients, own test examples", "local"),
+    ("global model, test", "global/{}"),
+    ("global model, validation", "validation/{}"),
+    ("submodels, mean of the levels", "levels/mean/{}"),
+    ("clients, own test examples: mean", "local/{}_mean"),
+    ("clients, own test examples: worst", "local/{}_worst"),
 )
 
 
 def print_result(directory: Path) -> None:
-    """Prints the last evaluation, the traffic and the failures of a run."""
+    """Prints the last evaluation, the traffic, the failures and what went astray."""
     from rich.console import Console
     from rich.table import Table
 
@@ -23,10 +25,11 @@ def print_result(directory: Path) -> None:
     table = Table("", "accuracy", "loss", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, prefix in _JUDGED:
-        values = [run.last.get(f"{prefix}/{key}") for key in ("accuracy", "loss")]
-        if any(v is not None for v in values):
-            table.add_row(name, *("" if v is None else f"{v:.4f}" for v in values))
+    for name, key in _JUDGED:
+        accuracy, loss = (run.last.get(key.format(metric)) for metric in ("accuracy", "loss"))
+        if accuracy is not None or loss is not None:
+            percent = "" if accuracy is None else f"{accuracy:.2%}"
+            table.add_row(name, percent, "" if loss is None else short(loss))
     if any(key.startswith("ranking/") for key in run.last):
         table = Table("full ranking", "HR@10", "NDCG@10", "MRR@10", box=None, pad_edge=False)
         for column in table.columns[1:]:
@@ -39,4 +42,9 @@ def print_result(directory: Path) -> None:
     console.print(f"rounds: {run.rounds}, {run.total('seconds'):.1f} s")
     console.print(f"traffic: {size(run.total('bytes/up'))} up, {size(run.total('bytes/down'))} down")
     console.print(f"client failures: {len(run.of_kind('failure'))}")
-    console.print(f"run directory: {directory}", markup=False)
+    warnings = run.of_kind("warning")
+    astray = [w for w in warnings if w.get("key") == DIVERGENCE]
+    if astray:
+        console.print(f"warning: {astray[-1]['text']}", markup=False)
+    if len(warnings) > len(astray):
+        console.print(f"warnings: {len(warnings) - len(astray)}, see {directory / 'events.jsonl'}", markup=False)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.cli.exits import quoted, stoppable
-from fedfi.cli.progress import progress
 from fedfi.cli.results import print_result
 from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
@@ -17,6 +16,7 @@ from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
+from fedfi.progress import loading, progress
 
 _INDICES = ("hash", "size")
 
@@ -32,6 +32,7 @@ def _start(file: Path, overrides: list[str], out: Path | None, workers: int, qui
     out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
     if not RunDirectory.is_free(out):
         raise InputError(f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another")
+    loading(experiment.settings.data.name, quiet)
     task = experiment.task()
     if not quiet:
         print(f"run directory: {out}", file=sys.stderr)
@@ -63,6 +64,7 @@ def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> No
         return
     if rounds is not None and rounds != planned:
         experiment = experiment.changed({"rounds": rounds})
+    loading(experiment.settings.data.name, quiet)
     task = experiment.task()
     check_same_split(directory, task)
     _run(experiment, task, directory, workers, quiet, done=done)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from fedfi.federation.divergence import short
 from fedfi.report.reading import RunRecord, judged
 
 _FIRST = (
@@ -16,12 +19,22 @@ _FIRST = (
     "global/loss",
     "levels/mean/accuracy",
     "levels/mean/loss",
-    "local/accuracy",
     "local/accuracy_mean",
     "local/accuracy_worst",
 )
 _GROUPS = ("validation/", "personal/", "ranking/")
 _TOTALS = ("bytes/up", "bytes/down", "seconds")
+
+_SHORT = {
+    "global/accuracy": "global",
+    "levels/mean/accuracy": "levels",
+    "local/accuracy_mean": "local",
+    "local/accuracy_worst": "worst",
+    "bytes/up": "MB up",
+    "bytes/down": "MB down",
+    "seconds": "s",
+    "failures": "failures",
+}
 
 Summary = dict[str, dict[str, float | int | None]]
 
@@ -103,6 +116,35 @@ def comma_separated(summaries: Mapping[str, Summary], seeds: Mapping[str, int]) 
     return text.getvalue()
 
 
+def print_table(results: Path) -> None:
+    """A short table for a terminal, accuracies in %; all numbers are in the files beside `results`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    content = json.loads(results.read_text(encoding="utf-8"))
+    methods = content["methods"]
+    columns = [(k, name) for k, name in _SHORT.items() if any(k in m["summary"] for m in methods.values())]
+    table = Table("method", *(name for _, name in columns), box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, method in methods.items():
+        table.add_row(label, *(_brief(key, method["summary"].get(key)) for key, _ in columns))
+    console = Console(highlight=False)
+    console.print(table)
+    seeds = max((len(m["seeds"]) for m in methods.values()), default=0)
+    spread = f"mean ± sd over {seeds} seeds; " if seeds > 1 else ""
+    console.print(f"accuracies in %; {spread}every number: {results.with_name('table.md')}", markup=False)
+
+
+def _brief(key: str, entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return ""
+    mean = math.nan if entry["mean"] is None else entry["mean"]
+    scale, digits = (100.0, 1) if "accuracy" in key else (1e-6, 1) if key.startswith("bytes/") else (1.0, 0)
+    spread = f" ± {short(entry['sd'] * scale, digits)}" if entry["sd"] is not None and "accuracy" in key else ""
+    return short(mean * scale, digits) + spread
+
+
 def _heading(key: str) -> str:
     way = {"bytes/up": "MB up", "bytes/down": "MB down"}
     return way.get(key, key)
@@ -113,8 +155,8 @@ def _cell(key: str, entry: Mapping[str, float | int | None] | None) -> str:
         return ""
     scale = 1e-6 if key.startswith("bytes/") else 1.0
     digits = 1 if key in (*_TOTALS, "failures") else 4
-    text = f"{entry['mean'] * scale:.{digits}f}"
-    return text if entry["sd"] is None else f"{text} ± {entry['sd'] * scale:.{digits}f}"
+    text = short(entry["mean"] * scale, digits)
+    return text if entry["sd"] is None else f"{text} ± {short(entry['sd'] * scale, digits)}"
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fedfi import registry
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, choose, from_dict
+from fedfi.importing import is_module
 
 _OTHER = {"steps": "epochs", "epochs": "steps"}
 
@@ -55,7 +56,8 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
     else:
         name, default = first, first
     if name not in registry.entries() and ":" not in name:
-        raise InputError(f"--algorithms {item}: {unknown('algorithm', name, registry.entries())}")
+        own = 'module:Class, or [compare.LABEL] name = "module:Class" in the file'
+        raise InputError(f"--algorithms {item}: {unknown('algorithm', name, registry.entries())}; your own: {own}")
     if len(rest) > 1:
         raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
     preset = rest[0] if rest else None
@@ -67,6 +69,8 @@ def _is_module(first: str, rest: Sequence[str]) -> bool:
     names = registry.entries()
     if first in names:
         return False
+    if is_module(first):
+        return True
     return "." in first or len(rest) == 2 or not difflib.get_close_matches(first, names, n=1, cutoff=0.6)
 
 

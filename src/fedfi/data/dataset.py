@@ -69,6 +69,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.spec.shape))
+        return f"Dataset({self.name!r}, {len(self)} examples, {self.spec.kind} {shape}, {self.spec.classes} classes)"
+
     def examples(self, indices: Tensor | None = None) -> Examples:
         """A view of the examples at `indices` (int64 ``[m]``; None: all, in order)."""
         return Examples(self, torch.arange(len(self)) if indices is None else indices)
@@ -124,6 +128,9 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"Examples({len(self)} of {self.dataset.name!r})"
 
     @property
     def targets(self) -> Tensor:

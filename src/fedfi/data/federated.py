@@ -55,6 +55,14 @@ class FederatedData:
 
     kind: ClassVar[str] = "examples"
 
+    def __repr__(self) -> str:
+        held = 0 if self.validation is None else len(self.validation)
+        train = sum(len(client.train) for client in self.clients.values())
+        return (
+            f"FederatedData({self.name!r}, {len(self.clients)} clients, {train} training, {len(self.test)} test and"
+            f" {held} validation examples)"
+        )
+
     def check(self) -> None:
         """Checks that no example is in two of train, validation and test.
 

@@ -116,6 +116,11 @@ def partitions() -> dict[str, str]:
     return lines
 
 
+def kinds() -> dict[str, type[Partition]]:
+    """The settings of each partition by name."""
+    return dict(_KINDS)
+
+
 def check_partition(partition: Mapping[str, Any]) -> Partition:
     """Checks a partition as far as that is possible without data.
 
@@ -149,7 +154,9 @@ def check_clients(kind: Partition, clients: int | None) -> None:
     if clients is not None:
         whole("clients", clients, least=1)
     elif not isinstance(kind, Natural | Size):
-        raise SettingError(f"clients: is missing; a partition by {kind.by!r} needs the number of clients")
+        raise SettingError(
+            f"clients: is missing, such as data.clients = 10; a partition by {kind.by!r} needs the number of clients"
+        )
     if isinstance(kind, Size) and clients not in (None, len(kind.sizes)):
         listed = len(kind.sizes)
         raise SettingError(f"clients = {clients}: partition.sizes lists {listed} (nearest valid: {listed}, or none)")

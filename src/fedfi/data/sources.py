@@ -35,7 +35,7 @@ class _Source:
 
 
 def load(
-    name: str | Path | Mapping[str, Any] | Dataset | tuple[Dataset, Dataset | None],
+    name: str | Path | Mapping[str, Any] | Dataset | tuple[Any, Any],
     *,
     label: str | None = None,
     group: str | None = None,
@@ -54,8 +54,9 @@ def load(
 
     Args:
         name: A name of `available`; ``"medmnist:pathmnist"`` and the like; a path (csv, tsv, parquet, npz, a
-            folder of tables or of pictures); ``"package.module:function"`` that returns two data sets, the
-            second perhaps None; a mapping of arrays (`fedfi.data.arrays.from_arrays`); or data sets.
+            folder of tables or of pictures); ``"package.module:function"`` that returns what follows; a
+            mapping of arrays (`fedfi.data.arrays.from_arrays`); arrays or tensors ``(x, y)``, or
+            ``((x, y), (test_x, test_y))``; one data set, or two, the second perhaps None.
         label: Column of the labels.
         group: Column of natural ids, for the partition ``natural``.
         columns: Columns to learn from; default all that are left.
@@ -98,12 +99,9 @@ def available() -> dict[str, str]:
 
 
 def _read(name: Any, options: Options) -> Pair:
-    if isinstance(name, Dataset | tuple):
-        _accept(options, "given data sets", ())
-        return _pair(name, "load")
-    if isinstance(name, Mapping):
-        _accept(options, "arrays", ())
-        return arrays.from_arrays(name, "arrays")
+    if isinstance(name, Dataset | tuple | Mapping):
+        _accept(options, "given data", ())
+        return _given(name, "load", "arrays")
     if not isinstance(name, str | Path):
         raise InputError(f"a data set is a name, a path, arrays or data sets, got {type(name).__name__}")
     key = str(name)
@@ -132,22 +130,40 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
             raise InputError(f"{what}: unknown option {field.name!r} ({allowed})")
 
 
-def _pair(value: Any, where: str) -> Pair:
+def _given(value: Any, where: str, name: str) -> Pair:
+    """Data sets of what a user gives, or a user's function returns."""
     if isinstance(value, Dataset):
-        value = (value, None)
-    if (
-        not isinstance(value, tuple)
-        or len(value) != 2
-        or not isinstance(value[0], Dataset)
-        or not (value[1] is None or isinstance(value[1], Dataset))
-    ):
-        raise InputError(f"{where}: expected a Dataset, and a Dataset or None, got {type(value).__name__}")
-    return value[0], value[1]
+        return value, None
+    if isinstance(value, Mapping):
+        return arrays.from_arrays(value, name)
+    if isinstance(value, tuple | list) and len(value) == 2:
+        first, second = value
+        if isinstance(first, Dataset) and (second is None or isinstance(second, Dataset)):
+            return first, second
+        if _is_pair(first) and (second is None or _is_pair(second)):
+            test = {} if second is None else {"test_x": second[0], "test_y": second[1]}
+            return arrays.from_arrays({"x": first[0], "y": first[1], **test}, name)
+        if _is_array(first) and _is_array(second):
+            return arrays.from_arrays({"x": first, "y": second}, name)
+    kinds = ", ".join(type(v).__name__ for v in value) if isinstance(value, tuple | list) else ""
+    got = f"{type(value).__name__}" + (f" of {kinds}" if len(kinds) < 80 and kinds else "")
+    raise InputError(
+        f"{where}: expected arrays (x, y), ((x, y), (test_x, test_y)) or a dictionary of arrays, or a Dataset, and a"
+        f" Dataset or None, got {got}"
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_array, value))
 
 
 def _call(key: str) -> Pair:
     what = f"function {key!r}"
-    return _pair(call(import_callable(key, "function"), what), what)
+    return _given(call(import_callable(key, "function"), what), what, key.rpartition(":")[2])
 
 
 def _digits(name: str, options: Options) -> Pair:

@@ -19,13 +19,13 @@ from fedfi.validation import shown
 
 def federate(
     train: Dataset,
-    test: Dataset | None,
+    test: Dataset | None = None,
     *,
-    clients: int | None,
-    partition: Mapping[str, Any],
+    clients: int | None = None,
+    partition: Mapping[str, Any] | None = None,
     validation: int = 0,
     test_fraction: float = 0.2,
-    seed: int,
+    seed: int = 0,
 ) -> FederatedData:
     """Divides a data set among clients; the same bits for the same seed, whatever ran before.
 
@@ -42,12 +42,12 @@ def federate(
 
     Args:
         train: Examples to divide.
-        test: The official test set, or None.
+        test: The official test set; without one, `test_fraction` of the training set is held out.
         clients: Number of clients; None for ``natural`` and ``size``, which say it themselves.
-        partition: Such as ``{"by": "dirichlet", "alpha": 0.3}``; see `partitions`.
+        partition: Such as ``{"by": "dirichlet", "alpha": 0.3}``; see `partitions`. By default ``{"by": "iid"}``.
         validation: Number of examples kept at the server.
         test_fraction: Share of `train` held out where `test` is None, in (0, 1).
-        seed: At least 0.
+        seed: At least 0; give it the seed of the run, so that both change together.
 
     Returns:
         The federation, checked to be disjoint.
@@ -55,6 +55,9 @@ def federate(
     Raises:
         InputError: If a setting is wrong or cannot be met.
     """
+    if isinstance(train, tuple):
+        raise InputError("train is a tuple, expected a Dataset; unpack what load gives: federate(*load(...), ...)")
+    partition = {"by": "iid"} if partition is None else partition
     kind = check_partition(partition)
     check_clients(kind, clients)
     natural = isinstance(kind, Natural)

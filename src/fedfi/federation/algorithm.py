@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import torch
 from pydantic import ConfigDict, Field
@@ -24,6 +24,7 @@ from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size, sample_clients
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.validation import Checked
 
 ClientId = str
 Metrics = dict[str, float | str]
@@ -31,6 +32,17 @@ Metrics = dict[str, float | str]
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 State = TypeVar("State")
+M = TypeVar("M")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+def method(kind: type[M]) -> type[M]:
+    """Makes a class a method: its annotated attributes become options, checked in Python and in files alike.
+
+    Bounds and descriptions are pydantic's: ``strength: Annotated[float, Field(ge=0, description="...")] = 1.0``.
+    """
+    made: Any = validated(frozen=True, kw_only=True, config=CONFIG)(kind)
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ class Failure:
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class Algorithm(ABC, Generic[State]):
+class Algorithm(ABC, Generic[State], metaclass=Checked):
     """A federated method. State is built of dataclasses, dicts, lists, tensors, plain values and `RowStore`s."""
 
     participation: Annotated[float, Field(gt=0, le=1, description="share of the clients that take part in a round")] = (

@@ -17,14 +17,16 @@ from fedfi.errors import InputError
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
+from fedfi.federation.trial import check_values
 from fedfi.models.norms import has_static_norms, recompute_statistics
+from fedfi.validation import Checked
 
 SHARD = 2_000
 _BATCH = 100
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
-class Evaluate:
+class Evaluate(metaclass=Checked):
     """When and what is judged (table `[evaluate]` of an experiment file); the last round always is."""
 
     every: Annotated[int, Field(ge=1, description="rounds from one evaluation to the next")] = 1
@@ -45,11 +47,7 @@ def sums(
             inputs, targets = examples.batch(positions)
             outputs = module(inputs.to(task.device))
             for name, values in task.evaluation(outputs, targets.to(task.device)).items():
-                if values.shape != targets.shape[:1]:
-                    raise InputError(
-                        f"the evaluation's {name!r} has shape {tuple(values.shape)}, expected one value an example,"
-                        f" ({len(targets)},)"
-                    )
+                check_values(name, values, len(targets))
                 totals[name] = totals.get(name, 0.0) + values.double().sum().item()
     return totals
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fedfi.federation.algorithm import (
     Reply,
     UpdatesCohorts,
 )
+from fedfi.federation.divergence import DIVERGENCE, divergence
 from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
@@ -37,11 +39,12 @@ from fedfi.federation.record import RunDirectory, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.sampling import round_size
-from fedfi.federation.task import Task
+from fedfi.federation.task import Task, cross_entropy
+from fedfi.federation.trial import try_out
 from fedfi.federation.workbench import deployable
+from fedfi.progress import Observer
+from fedfi.progress import progress as showing
 from fedfi.validation import flat
-
-Observer = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,13 @@ class RunResult:
     failures: list[Failure]
     state: Any
     out: Path | None
+
+    def __repr__(self) -> str:
+        last = self.metrics[-1] if self.metrics else {}
+        judged = {k: last[k] for k in ("global/accuracy", "global/loss", "local/accuracy_mean") if k in last}
+        numbers = "".join(f", {key} {value:.4g}" for key, value in judged.items())
+        where = "" if self.out is None else f", in {str(self.out)!r}"
+        return f"RunResult({len(self.metrics)} rounds{numbers}, {len(self.failures)} failures{where})"
 
 
 @dataclass
@@ -88,6 +98,7 @@ def run(
     engine: Engine | None = None,
     config: Mapping[str, Any] | None = None,
     observe: Observer | None = None,
+    progress: bool = False,
 ) -> RunResult:
     """Runs a federation.
 
@@ -105,6 +116,7 @@ def run(
         engine: Where clients live; by default a local engine with `workers`.
         config: What `run.toml` shall say; by default what is known here.
         observe: Called with the numbers of each round.
+        progress: Show on stderr how far the run is.
 
     Returns:
         The model, the numbers of each round, and all failures.
@@ -137,11 +149,13 @@ def run(
                 raise InputError(
                     f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
                 )
+            try_out(task)
             state = algorithm.init(task, keyed_generator(seed, "server", "init"))
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
-            return loop.run(state, rounds, resume, observe)
+            with showing(rounds, quiet=not progress) as show:
+                return loop.run(state, rounds, resume, [show, observe] if observe else [show])
     except OSError as error:
         raise RunError(f"{error.filename or out or 'run'}: {error.strerror or error}") from error
     finally:
@@ -181,8 +195,11 @@ def last_state(
 
 
 def _check_arguments(algorithm: object, task: object, **numbers: object) -> None:
+    if isinstance(algorithm, Task) and isinstance(task, Algorithm):
+        raise InputError("the first argument is the task and the second the method: swap them, run(method, task, ...)")
     if not isinstance(algorithm, Algorithm):
-        raise InputError(f"algorithm is {algorithm!r}, expected an instance of a method, such as fedfi.FedAvg()")
+        given = algorithm.__name__ if isinstance(algorithm, type) else f"a {type(algorithm).__name__}"
+        raise InputError(f"algorithm is {given}, expected an instance of a method, such as fedfi.FedAvg()")
     if not isinstance(task, Task):
         raise InputError(f"task is a {type(task).__name__}, expected a fedfi.Task")
     if algorithm.data_kind != task.data.kind:
@@ -234,7 +251,7 @@ class _Loop:
         settings = {k: v for k, v in without_none(config).items() if k != "rounds"}
         self.config = json.dumps(settings, sort_keys=True, default=str)
 
-    def run(self, state: Any, rounds: int, resume: bool, observe: Observer | None) -> RunResult:
+    def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
         first, lines = 0, []
         if self.directory:
             attach_all(checkpoint.row_stores(state), self.directory.rows)
@@ -254,11 +271,12 @@ class _Loop:
                 metrics |= {k: v for k, v in judged.items() if self.algorithm.central or k.startswith("local/")}
             line = {"round": round + 1, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
+            self._note_divergence(lines)
             if self.directory:
                 self.directory.metrics(line)
             if (round + 1) % self.checkpoint_every == 0 or round + 1 == rounds:
                 self._save(round + 1, state)
-            if observe:
+            for observe in observers:
                 observe(line)
         model = self.algorithm.global_model(state)
         if self.directory:
@@ -309,7 +327,8 @@ class _Loop:
             if traffic["clients/replied"] < (self.min_replies if not prefix or traffic["clients/asked"] else 0):
                 raise RunError(
                     f"round {round + 1}: {traffic['clients/replied']} of {traffic['clients/asked']} clients"
-                    f" delivered, {self.min_replies} are needed{self._last_failure()}"
+                    f" delivered, {self.min_replies} {'is' if self.min_replies == 1 else 'are'} needed"
+                    f"{self._last_failure()}"
                 )
 
         rng = keyed_generator(self.seed, "server", round, f"{prefix}aggregate")
@@ -417,6 +436,12 @@ class _Loop:
             else:
                 numbers[key] = value
         return numbers
+
+    def _note_divergence(self, lines: list[dict[str, Any]]) -> None:
+        chance = math.log(max(2, self.task.data.spec.classes)) if self.task.loss is cross_entropy else None
+        text = divergence(lines, chance)
+        if text and not (lines[:-1] and divergence(lines[:-1], chance)):
+            self._event("warning", round=lines[-1]["round"], key=DIVERGENCE, text=text)
 
     def _failed(self, failure: Failure, round: int) -> None:
         self.failures.append(failure)

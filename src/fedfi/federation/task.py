@@ -16,6 +16,7 @@ from torch.nn import functional
 from fedfi.data.federated import FederatedData
 from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError
+from fedfi.validation import Checked
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -27,13 +28,15 @@ Evaluation = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
-class Training:
+class Training(metaclass=Checked):
     """The local recipe, the same for every method of a comparison (table `[train]` of an experiment file)."""
 
     learning_rate: Annotated[float, Field(gt=0, description="step size of the local optimizer")] = 0.1
     batch_size: Annotated[int, Field(ge=1, description="examples a step")] = 20
     steps: Annotated[int | None, Field(ge=1, description="local steps a round; instead of epochs")] = None
-    epochs: Annotated[int | None, Field(ge=1, description="local epochs a round; instead of steps")] = None
+    epochs: Annotated[
+        int | None, Field(ge=1, description="local epochs a round; instead of steps; without both, 1")
+    ] = None
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], Field(description="local optimizer")] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of sgd")] = 0.0
     weight_decay: Annotated[float, Field(ge=0, description="decay of the optimizer")] = 0.0
@@ -96,3 +99,7 @@ class Task:
         if not isinstance(self.data, FederatedData):
             raise InputError(f"this works on examples, but the task holds {self.data.kind}, {self.data.name!r}")
         return self.data
+
+    def __repr__(self) -> str:
+        model = getattr(self.model, "__name__", type(self.model).__name__)
+        return f"Task({model}, {self.data!r}, {self.training!r}, {self.device})"

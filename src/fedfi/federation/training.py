@@ -13,6 +13,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.shared import Trained, keep, place_of, recall
 from fedfi.federation.task import Training
+from fedfi.federation.trial import check_losses
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(inputs, targets) -> mean loss; leaves the gradient in the workbench's `vector.grad`, which it gets zeroed."""
@@ -143,10 +144,7 @@ def mean_loss_gradient(client: Client, outputs: Callable[[Tensor], Tensor] = lam
 
     def gradient(inputs: Tensor, targets: Tensor) -> Tensor:
         losses = loss_function(outputs(module(inputs)), targets)
-        if losses.shape != targets.shape[:1]:
-            raise InputError(
-                f"the loss has shape {tuple(losses.shape)}, expected one value an example, ({len(targets)},)"
-            )
+        check_losses(losses, len(targets))
         loss = losses.mean()
         loss.backward()
         return loss.detach()

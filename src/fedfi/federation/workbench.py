@@ -112,6 +112,12 @@ class Workbench:
         self._all = dict(module.named_buffers()) | self.constants  # those that are not saved, too
         self._fresh = {n: t.clone() for n, t in self._all.items()}
 
+    @property
+    def gradient(self) -> Tensor:
+        """The vector of all gradients `[size]`."""
+        assert self.vector.grad is not None  # made with the workbench
+        return self.vector.grad
+
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes values for any of the module's parameters and buffers, by name; others keep theirs."""
         own = self.parameters()

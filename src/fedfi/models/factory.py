@@ -41,7 +41,7 @@ def available() -> dict[str, str]:
     return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
 
 
-def build(name: str, spec: InputSpec, options: Mapping[str, object]) -> nn.Module:
+def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = None) -> nn.Module:
     """Makes a model for data of a certain kind; initial values come from torch's global generator.
 
     Args:
@@ -58,7 +58,7 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object]) -> nn.Modul
         InputError: If there is no such model or option, an option is missing or has a wrong value, the data
             do not suit the model, or the function returns no module.
     """
-    make, where = _find(name), f"model {name!r}"
+    make, where, options = _find(name), f"model {name!r}", options or {}
     try:
         checked = _checked(make, where, options)
     except SettingError as error:

@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.divergence import short
 from fedfi.federation.record import finite
 from fedfi.report import figures as fig
 from fedfi.report import plotly
@@ -21,11 +22,12 @@ from fedfi.report.reading import RunRecord, read_runs, size
 
 _SHOWN = 50
 _SCORE, _RANKING = ("global/accuracy", "test accuracy"), ("ranking/hr@10", "hit rate at 10 (full ranking)")
+_NUMBER = "{:.3f}"
 _COLUMNS = (
     ("global/accuracy", "global accuracy", "{:.2%}"),
-    ("global/loss", "global loss", "{:.3f}"),
+    ("global/loss", "global loss", _NUMBER),
     ("levels/mean/accuracy", "mean of levels", "{:.2%}"),
-    ("local/accuracy", "local accuracy", "{:.2%}"),
+    ("local/accuracy_mean", "local accuracy", "{:.2%}"),
     ("local/accuracy_worst", "worst client", "{:.2%}"),
     ("ranking/hr@10", "HR@10", "{:.2%}"),
     ("ranking/ndcg@10", "NDCG@10", "{:.4f}"),
@@ -110,7 +112,7 @@ def _results(runs: Sequence[RunRecord]) -> str:
     for run in runs:
         planned = run.config.get("rounds", run.rounds)
         name = run.label if "seed" not in run.config else f"{run.label}, seed {run.config['seed']}"
-        values = [form.format(run.last[key]) if key in run.last else "" for key, _, form in columns]
+        values = [_cell(run.last[key], form) if key in run.last else "" for key, _, form in columns]
         failures = len(run.of_kind("failure"))
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
         up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
@@ -118,16 +120,20 @@ def _results(runs: Sequence[RunRecord]) -> str:
     return _table(heads, rows)
 
 
+def _cell(value: float, form: str) -> str:
+    return short(value, 3) if form == _NUMBER else form.format(value)
+
+
 def _learning(runs: Sequence[RunRecord]) -> list[fig.Figure]:
     made = []
     for metric in ("accuracy", "loss"):
-        for prefix, name in (
-            ("global", "Global model"),
-            ("levels/mean", "Mean of the levels"),
-            ("local", "Clients, own test examples"),
-            ("validation", "Global model, validation"),
+        for key, name in (
+            (f"global/{metric}", "Global model"),
+            (f"levels/mean/{metric}", "Mean of the levels"),
+            (f"local/{metric}_mean", "Clients, own test examples, mean over clients"),
+            (f"validation/{metric}", "Global model, validation"),
         ):
-            made.append(fig.curve(runs, f"{prefix}/{metric}", f"{name}: {metric}"))
+            made.append(fig.curve(runs, key, f"{name}: {metric}"))
     for key, name in (("hr", "hit rate"), ("ndcg", "NDCG")):
         made.append(fig.curve(runs, f"ranking/{key}@10", f"Full ranking: {name} at 10"))
         made.append(fig.curve(runs, f"validation/{key}@10", f"Full ranking, validation items: {name} at 10"))

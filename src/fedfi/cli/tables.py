@@ -1,0 +1,122 @@
+"""The keys of validated tables, worded for a reader of files: type, default, description."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedfi.validation import fields_of
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table.
+
+    Attributes:
+        name: The key.
+        type: What its values are, with bounds.
+        default: Empty where there is none.
+        description: What it means.
+    """
+
+    name: str
+    type: str
+    default: str
+    description: str
+
+    def row(self) -> tuple[str, str, str, str]:
+        """The cells of a table."""
+        return self.name, self.type, self.default, self.description
+
+
+HEADS = ("key", "type", "default", "description")
+
+
+def keys_of(kind: Any) -> list[Key]:
+    """The keys of a validated dataclass or model."""
+    hints = typing.get_type_hints(kind)
+    found = []
+    for name, field in fields_of(kind).items():
+        default = "required" if field.is_required() else plain(field.get_default(call_default_factory=True))
+        text = type_name(hints.get(name, field.annotation)) + _bounds(field.metadata)
+        found.append(Key(name, text, default, field.description or ""))
+    return found
+
+
+def model_keys(name: str) -> list[Key]:
+    """The options of a model, by name."""
+    from fedfi.models import options
+
+    found = []
+    for parameter in options(name):
+        default = "required" if parameter.default is parameter.empty else plain(parameter.default)
+        annotation = parameter.annotation
+        metadata = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is typing.Annotated else ()
+        inner = [m for item in metadata for m in getattr(item, "metadata", [item])]
+        description = next((m.description for m in metadata if getattr(m, "description", None)), "")
+        text = "value" if annotation is parameter.empty else type_name(annotation)
+        found.append(Key(parameter.name, text + _bounds(inner), default, description))
+    return found
+
+
+def tables() -> dict[str, tuple[str, list[Key]]]:
+    """The tables of an experiment file but those that depend on a name: what each is for, and its keys."""
+    from fedfi.experiment import Data, Settings
+    from fedfi.federation.evaluation import Evaluate
+    from fedfi.federation.task import Training
+
+    inner = ("data", "model", "train", "algorithm", "evaluate", "compare")
+    return {
+        "experiment": (
+            "What stands at the head of a file, before its tables.",
+            [key for key in keys_of(Settings) if key.name not in inner],
+        ),
+        "data": ("Table [data]: which data, and how they are divided among clients.", keys_of(Data)),
+        "train": (f"Table [train]: {_summary(Training)}", keys_of(Training)),
+        "evaluate": (f"Table [evaluate]: {_summary(Evaluate)}", keys_of(Evaluate)),
+    }
+
+
+def _summary(kind: type[Any]) -> str:
+    line = (inspect.getdoc(kind) or "").split("\n")[0].split(" (table")[0].rstrip(".")
+    return line[:1].lower() + line[1:] + "."
+
+
+def type_name(annotation: Any) -> str:
+    """A type as a reader of a file thinks of it."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return type_name(arguments[0])
+    if origin is typing.Literal:
+        return " | ".join(plain(a) for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(type_name(a) for a in arguments if a is not type(None))
+    if origin is dict:
+        return f"table of {type_name(arguments[0])} = {type_name(arguments[1])}"
+    if origin in (list, tuple):
+        inner = dict.fromkeys(type_name(a) for a in arguments if a is not Ellipsis)
+        return f"list of {', '.join(inner)}"
+    if dataclasses.is_dataclass(annotation):
+        return "table"
+    return str(getattr(annotation, "__name__", annotation)).replace("Any", "value")
+
+
+def _bounds(metadata: typing.Sequence[Any]) -> str:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    found = [f"{s} {getattr(m, n):g}" for m in metadata for n, s in signs.items() if getattr(m, n, None) is not None]
+    return f", {', '.join(found)}" if found else ""
+
+
+def plain(value: Any) -> str:
+    """A value as TOML writes it; empty for none."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(str(k))} = {plain(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value, default=str)

@@ -1,0 +1,73 @@
+"""Trying a task on two examples before the first round, so that what does not fit is bad input, not a failed run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfi.data.federated import FederatedData
+from fedfi.errors import InputError
+from fedfi.federation.rng import keyed_global_rng
+from fedfi.federation.task import Task
+from fedfi.importing import call
+from fedfi.models.factory import check_module
+
+
+def try_out(task: Task) -> None:
+    """Runs the model on two training examples, and its outputs through the loss and the evaluation.
+
+    Raises:
+        InputError: If one of them fails, or does not give one value an example.
+    """
+    if not isinstance(task.data, FederatedData):
+        return  # methods of ratings bring their own models
+    train = next((c.train for c in task.data.clients.values() if len(c.train)), None)
+    if train is None:
+        return
+    inputs, targets = train.batch(torch.arange(min(2, len(train))))
+    inputs, targets = inputs.to(task.device), targets.to(task.device)
+    with keyed_global_rng(0, "trial"):
+        module = call(task.model, "the model")
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(f"task.model made a {type(module).__name__}, expected a torch.nn.Module")
+        check_module(module)
+        with torch.no_grad():
+            what = f"the model on inputs {list(inputs.shape)}"
+            outputs = call(module.to(task.device).eval(), what, inputs)
+            check_losses(call(task.loss, "the loss", outputs, targets), len(targets))
+            for name, values in call(task.evaluation, "the evaluation", outputs, targets).items():
+                check_values(name, values, len(targets))
+
+
+def check_losses(losses: Any, count: int) -> None:
+    """Checks that a loss gave one value an example.
+
+    Raises:
+        InputError: Saying how to mend it.
+    """
+    shape = _shape(losses)
+    if shape != [count]:
+        hint = '; give it reduction="none"' if shape == [] else ""
+        raise InputError(f"the loss has shape {_worded(losses)}, expected one value an example, ({count},){hint}")
+
+
+def check_values(name: str, values: Any, count: int) -> None:
+    """Checks that one name of an evaluation holds one value an example.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if _shape(values) != [count]:
+        raise InputError(
+            f"the evaluation's {name!r} has shape {_worded(values)}, expected one value an example, ({count},)"
+        )
+
+
+def _shape(values: Any) -> list[int] | None:
+    return list(values.shape) if isinstance(values, Tensor) else None
+
+
+def _worded(values: Any) -> str:
+    return str(tuple(values.shape)) if isinstance(values, Tensor) else f"none, it is a {type(values).__name__}"
