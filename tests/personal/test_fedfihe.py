@@ -84,7 +84,7 @@ def test_two_voters_are_never_enough():
     result, models = everyone(method, tiny.by_hand())
     assert models["c0"].tolist() == [0.5, -0.5]
     assert result.metrics[-1]["packets/released"] == 0
-    with pytest.raises(ValueError, match="greater than or equal to 3"):
+    with pytest.raises(ValueError, match="must be at least 3"):
         FedFIHE(least_voters=2)
 
 

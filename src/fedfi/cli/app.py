@@ -194,7 +194,7 @@ def audit(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     set_: _Set = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where table and page go.  [default: RUN/audit]")
+        Path | None, typer.Option(metavar="DIR", help="Where table and page go; by default RUN/audit.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that are observed.")] = 1,
     clients: Annotated[int, typer.Option(min=1, help="Clients whose examples are reconstructed.")] = 3,
@@ -228,7 +228,7 @@ def fisher(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE or data.KEY=VALUE.")
     ] = None,
-    party: Annotated[str | None, typer.Option(help="Whose it is.  [default: the upload's name]")] = None,
+    party: Annotated[str | None, typer.Option(help="Whose it is; by default the upload's name.")] = None,
     classes: _Classes = None,
     bits: Annotated[int, typer.Option(help="Bits of a parameter, 16 or 32.")] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Measure on so many examples at most.")] = None,
