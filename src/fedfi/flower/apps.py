@@ -41,7 +41,11 @@ Load = Callable[[NodeConfig], Mapping[str, ClientData]]
 def server_app(file: Path | str) -> Any:
     """Flower's `ServerApp` of an experiment file."""
     app = ServerApp()
-    app.main()(lambda grid, context: serve(grid, context.run_config, Path(file)))
+
+    def main(grid: Any, context: Any) -> None:
+        serve(grid, context.run_config, Path(file))
+
+    app.main()(main)
     return app
 
 
