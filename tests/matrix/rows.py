@@ -156,12 +156,12 @@ ROWS: dict[str, Row] = {
     "random": Row(
         Magnitude(**HALF, capacities=MIX, score="random"), Magnitude(**HALF, capacities=FULL, score="random")
     ),
-    # a single layer has no channels to cut (its inputs and logits stay), so clients train it whole, as FedAvg's do
+    # a single layer has no channels to cut, as its inputs and logits stay, so clients train it whole, as FedAvg's do
     "heterofl": Row(
         HeteroFL(**HALF, capacities=MIX, ratio="width"),
         HeteroFL(**HALF, capacities=FULL, scaler=False, masked_loss=False, label_rows=False),
         first_round=[-0.25, 0.25],
-        by_hand=HeteroFL(participation=1, ratio="width", capacities={0.5: 1.0}, masked_loss=False, label_rows=False),
+        by_hand=HeteroFL(participation=1, capacities=FULL, masked_loss=False, label_rows=False),
     ),
     "fedrolex": Row(
         FedRolex(**HALF, capacities=MIX, ratio="width", level_mode="dynamic"),

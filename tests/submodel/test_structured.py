@@ -311,3 +311,43 @@ def test_counters_below_zero_survive(algorithm):
             return self.out(torch.relu(self.hidden(x)))
 
     assert run(algorithm, tiny.small(model=Counting), rounds=2).model["offset"].tolist() == [-5, 3]
+
+
+class Flat(nn.Module):
+    """Inputs to logits, with nothing between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.out(x)
+
+
+class Rigid(nn.Module):
+    """A size is fixed in its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)).view(-1, 8))
+
+
+@pytest.mark.parametrize("ratio", ["width", "params"])
+@pytest.mark.parametrize(("model", "said"), [(Flat, "no channels of Flat can be cut"), (Rigid, "fixed")])
+def test_what_cannot_be_cut_is_said_before_the_first_round(model, said, ratio):
+    with pytest.raises(InputError, match=said):
+        run(HeteroFL(capacities={1.0: 0.5, 0.5: 0.5}, ratio=ratio), tiny.small(model=model), rounds=1)
+
+
+def test_norms_alone_leave_nothing_to_select():
+    def model():
+        net = tiny.network()
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(name.startswith("1."))
+        return net
+
+    with pytest.raises(InputError, match="there is nothing to select"):
+        run(Magnitude(), tiny.small(model=model), rounds=1)

@@ -59,7 +59,7 @@ from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, marked, unmarked
 from fedfi.submodel.nested import Nested, batch_norm_names, label, labels
-from fedfi.submodel.sizing import widths, wiring_of
+from fedfi.submodel.sizing import check_cuts, wiring_of
 from fedfi.submodel.sliced import receive
 
 
@@ -103,7 +103,7 @@ class FjORD(Leveled[FjORDState]):
         """A freshly initialised model, whose batch norms each level has of its own."""
         bench = fresh_workbench(task, rng)
         wiring, names = wiring_of(task, bench.module), batch_norm_names(bench.module)
-        wide = widths(self.ratio, sorted({1.0, *self.capacities}, reverse=True), wiring)
+        wide = check_cuts(wiring, bench.module, sorted({1.0, *self.capacities}, reverse=True), self.ratio)
         parameters, constants = _labelled(bench.parameters(), wiring, wide, names), bench.constants
         order = labels(bench.layout.names, map(level_name, wide), names)
         layout = VectorLayout(order, [list(parameters[name].shape) for name in order], [])

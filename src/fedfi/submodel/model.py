@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.workbench import VectorLayout, Workbench
 
@@ -36,7 +37,16 @@ class Model:
 
     @staticmethod
     def of(bench: Workbench) -> Model:
-        """A copy of what a workbench holds."""
+        """A copy of what a workbench holds.
+
+        Raises:
+            InputError: If there is no parameter to select.
+        """
+        if not bench.layout.pool:
+            raise InputError(
+                f"the model {type(bench.module).__name__} trains parameters of normalisation layers alone, which every"
+                f" client keeps; there is nothing to select"
+            )
         constants = {n: t.clone() for n, t in bench.constants.items()}
         return Model(bench.vector.detach().clone(), constants, list(bench.buffers()), bench.layout)
 

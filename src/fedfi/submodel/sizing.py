@@ -13,6 +13,7 @@ from typing import Literal
 from torch import nn
 
 from fedfi.channels import Wiring, discover
+from fedfi.errors import InputError
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
 
@@ -35,6 +36,26 @@ def fractions(kind: RatioKind, ratios: Iterable[float], task: Task, module: nn.M
         return {ratio: ratio for ratio in ratios}
     wiring = wiring_of(task, module)
     return {ratio: wiring.ratio_for(ratio) for ratio in ratios}
+
+
+def check_cuts(wiring: Wiring, module: nn.Module, ratios: Iterable[float], kind: RatioKind) -> dict[float, float]:
+    """The width at each ratio, after cutting the module once to each.
+
+    Raises:
+        InputError: If nothing of the module can be cut, or it does not run when it is cut.
+    """
+    smaller = [ratio for ratio in ratios if ratio < 1]
+    if smaller and not wiring.groups:
+        reasons = "; ".join(dict.fromkeys(f"{f.name}: {f.reason}" for f in wiring.frozen[:3]))
+        raise InputError(
+            f"no channels of {type(module).__name__} can be cut, as level {smaller[0]:g} asks for"
+            f"{f' ({reasons})' if reasons else ''}; methods without channels, such as fiarse, can have parts of it"
+        )
+    found = widths(kind, ratios, wiring)
+    for width in sorted(set(found.values())):
+        if width < 1:
+            wiring.shrink(module, wiring.prefix(width))
+    return found
 
 
 def widths(kind: RatioKind, ratios: Iterable[float], wiring: Wiring) -> dict[float, float]:

@@ -47,7 +47,7 @@ from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, unmarked
-from fedfi.submodel.sizing import widths, wiring_at, wiring_of
+from fedfi.submodel.sizing import check_cuts, wiring_at, wiring_of
 from fedfi.submodel.sliced import parts, receive, returned, send, update_of
 
 ATTENTION = "torch.nn.MultiheadAttention"
@@ -110,7 +110,7 @@ class Structured(Leveled[StructuredState]):
                 f"scaler = true divides the outputs of layers, but {deaf!r} is inside a {ATTENTION}, which does not"
                 f" show them; set scaler = false"
             )
-        wide = widths(self.ratio, self.capacities, wiring)
+        wide = check_cuts(wiring, bench.module, self.capacities, self.ratio)
         return StructuredState(Model.of(bench), wiring, wide, int(torch.randint(2**31, (), generator=rng)))
 
     def configure(
