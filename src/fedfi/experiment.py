@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from torch import nn
 
 from fedfi import registry
 from fedfi.data import Dataset, FederatedData, available, federate, load
@@ -33,6 +31,7 @@ from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
+from fedfi.federation.trial import check_logits
 from fedfi.importing import call
 from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
@@ -215,11 +214,13 @@ class Experiment:
         make = functools.partial(build, model.name, data.spec, model.options)
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
+        task = Task(model=make, data=data, training=self.settings.train)
         with self.naming("model"):
-            module = make()
             if isinstance(data, FederatedData):
-                _try(module, data, model.name)
-        return Task(model=make, data=data, training=self.settings.train)
+                check_logits(task, f"model {model.name!r}")
+            else:
+                make()
+        return task
 
     def resolved(self) -> dict[str, Any]:
         """Every setting with its default filled in; loading it again gives the same."""
@@ -296,6 +297,22 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     for override, keys, value in parsed:
         _put(tables, keys, value, f"--set {override}", given)
     return from_dict(tables, source=str(path))
+
+
+def of_run(directory: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment of a run directory.
+
+    Args:
+        directory: The run directory.
+        overrides: As for `load_experiment`.
+
+    Raises:
+        InputError: If it is no run directory, or its `run.toml` is not valid.
+    """
+    path = directory / "run.toml"
+    if not path.exists():
+        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
+    return load_experiment(path, overrides) if overrides else from_dict(read_toml(path), source=str(path))
 
 
 def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
@@ -412,18 +429,6 @@ def _check_model(model: Model, source: str) -> None:
             raise InputError(f"{source}: model.{error}") from error
     elif ":" not in model.name:  # a user's own is looked at before the data are loaded
         raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
-
-
-def _try(module: nn.Module, data: FederatedData, name: str) -> None:
-    """Runs a model on two examples, to see that it takes such inputs and tells so many classes apart."""
-    examples = next(iter(data.clients.values())).train
-    inputs, targets = examples.batch(torch.arange(min(2, len(examples))))
-    with torch.no_grad():
-        outputs = call(module.eval(), f"model {name!r} on inputs {list(inputs.shape)}", inputs)
-    got = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if not isinstance(got, list) or len(got) != 2 or got[0] != len(targets) or got[1] < data.spec.classes:
-        expected = [len(targets), data.spec.classes]
-        raise InputError(f"model {name!r} makes {got} of inputs {list(inputs.shape)}, expected logits {expected}")
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:

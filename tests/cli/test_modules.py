@@ -61,6 +61,17 @@ def test_resume_and_report_from_elsewhere(home: Path, fedfi, monkeypatch: pytest
     assert sys.path == path
 
 
+def test_export_audit_and_recommend_from_elsewhere(home: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fedfi("run", "exp.toml", "--out", "a", "-q") == (0, "", "")
+    away(home, monkeypatch)
+    assert fedfi("export", "../a", "-o", "whole.safetensors", "-q") == (0, "", "")
+    forget()
+    assert fedfi("audit", "../a", "--clients", "1", "--iterations", "1", "--out", "audit", "-q")[0] == 0
+    forget()
+    code, _, err = fedfi("recommend", "../a", "--user", "1")
+    assert (code, "recommends nothing" in err) == (2, True)  # found, and no recommender
+
+
 def test_beside_the_file(home: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
     away(home, monkeypatch)
     assert fedfi("run", "../exp.toml", "--out", "a", "-q") == (0, "", "")

@@ -27,7 +27,7 @@ from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError
-from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
+from fedfi.experiment import Experiment, of_run
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
@@ -50,10 +50,7 @@ def audit(
     Raises:
         InputError: If it is no run directory.
     """
-    path = directory / "run.toml"
-    if not path.exists():
-        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
-    experiment = load_experiment(path, list(overrides)) if overrides else from_dict(read_toml(path), source=str(path))
+    experiment = of_run(directory, list(overrides))
     task = experiment.task()
     seen, state = _observed(directory, experiment, task, rounds, fresh=bool(overrides))
     return attacked(

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import typer
 
+from fedfi.cli.running import remembered
+from fedfi.importing import importing_from
+
 
 def audit(
     directories: list[Path],
@@ -21,9 +24,10 @@ def audit(
     from fedfi.audit.auditing import write
     from fedfi.audit.page import markdown
 
-    found = [
-        audited(d, overrides=overrides, rounds=rounds, clients=clients, iterations=iterations) for d in directories
-    ]
+    with importing_from(*remembered(directories), Path.cwd()):
+        found = [
+            audited(d, overrides=overrides, rounds=rounds, clients=clients, iterations=iterations) for d in directories
+        ]
     folder = out or directories[0] / "audit"
     write(found, folder)
     if not quiet:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
-from fedfi.experiment import Experiment, from_dict, read_toml
+from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import tensors_to_file, write_atomically
 from fedfi.federation.evaluation import take_statistics
@@ -40,11 +40,8 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     """
     if out.suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
-    path = directory / "run.toml"
-    if not path.exists():
-        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
     with importing_from(*remembered([directory]), Path.cwd()):
-        _export(from_dict(read_toml(path), source=str(path)), directory, capacity, out, quiet)
+        _export(of_run(directory), directory, capacity, out, quiet)
 
 
 def _export(experiment: Experiment, directory: Path, capacity: str | None, out: Path, quiet: bool) -> None:

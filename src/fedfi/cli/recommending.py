@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
+from fedfi.cli.running import remembered
 from fedfi.data.ratings import RatingsData
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, unknown
-from fedfi.experiment import from_dict, read_toml
+from fedfi.experiment import of_run
 from fedfi.federation.algorithm import ScoresItems
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import last_state
+from fedfi.importing import importing_from
 
 _COLUMNS = ("user", "rank", "item", "score")
 
@@ -29,15 +31,17 @@ def recommend(directory: Path, user: str | None, count: int, out: Path | None) -
     Raises:
         InputError: If there is no such run or user, or the run is not one of recommendation.
     """
-    path = directory / "run.toml"
-    if not path.exists():
-        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
+    with importing_from(*remembered([directory]), Path.cwd()):
+        _recommend(directory, user, count, out)
+
+
+def _recommend(directory: Path, user: str | None, count: int, out: Path | None) -> None:
+    experiment = of_run(directory)
     if user is None and out is None:
         raise InputError("--user: is missing; name a user, or write those of all with --out FILE.csv")
-    experiment = from_dict(read_toml(path), source=str(path))
     if experiment.method.data_kind != "ratings" or not isinstance(experiment.method, ScoresItems):
         name = experiment.settings.algorithm["name"]
-        raise InputError(f"{path}: algorithm.name = {name!r}: recommends nothing")
+        raise InputError(f"{experiment.source}: algorithm.name = {name!r}: recommends nothing")
     task = experiment.task()
     assert isinstance(task.data, RatingsData)  # `task` checks the kind
     if user is not None and user not in task.data.clients:

@@ -11,7 +11,7 @@ from typing import Any
 from fedfi.cli.exits import quoted, stoppable
 from fedfi.cli.results import print_result
 from fedfi.errors import InputError, RunError
-from fedfi.experiment import Experiment, from_dict, load_experiment, read_toml
+from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
@@ -46,11 +46,7 @@ def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> Non
 
 
 def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> None:
-    path = directory / "run.toml"
-    if not path.exists():
-        raise InputError(f"{directory}: is not a run directory: it has no run.toml")
-    tables = read_toml(path)
-    experiment = from_dict(tables, source=str(path))
+    experiment = of_run(directory)
     done = rounds_done(directory)
     planned = experiment.settings.rounds
     if rounds is not None and rounds < max(done, planned):

@@ -21,24 +21,52 @@ def try_out(task: Task) -> None:
     Raises:
         InputError: If one of them fails, or does not give one value an example.
     """
+    with keyed_global_rng(0, "trial"), torch.no_grad():
+        found = _outputs(task, "the model")
+        if found is None:
+            return
+        _, outputs, targets = found
+        check_losses(call(task.loss, "the loss", outputs, targets), len(targets))
+        for name, values in call(task.evaluation, "the evaluation", outputs, targets).items():
+            check_values(name, values, len(targets))
+
+
+def check_logits(task: Task, model: str) -> None:
+    """Runs the model on two training examples, to see that it takes them and tells so many classes apart.
+
+    Args:
+        task: Which model, on whose examples.
+        model: What errors call it.
+
+    Raises:
+        InputError: If it fails, or makes no logits ``[examples, classes]``.
+    """
+    with torch.no_grad():
+        found = _outputs(task, model)
+    if found is None:
+        return
+    inputs, outputs, targets = found
+    got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(got, list) or len(got) != 2 or got[0] != len(targets) or got[1] < task.data.spec.classes:
+        expected = [len(targets), task.data.spec.classes]
+        raise InputError(f"{model} makes {got} of inputs {list(inputs.shape)}, expected logits {expected}")
+
+
+def _outputs(task: Task, model: str) -> tuple[Tensor, Any, Tensor] | None:
+    """Inputs, outputs and targets of two training examples; None where nobody has any."""
     if not isinstance(task.data, FederatedData):
-        return  # methods of ratings bring their own models
+        return None  # methods of ratings bring their own models
     train = next((c.train for c in task.data.clients.values() if len(c.train)), None)
     if train is None:
-        return
+        return None
     inputs, targets = train.batch(torch.arange(min(2, len(train))))
     inputs, targets = inputs.to(task.device), targets.to(task.device)
-    with keyed_global_rng(0, "trial"):
-        module = call(task.model, "the model")
-        if not isinstance(module, torch.nn.Module):
-            raise InputError(f"task.model made a {type(module).__name__}, expected a torch.nn.Module")
-        check_module(module)
-        with torch.no_grad():
-            what = f"the model on inputs {list(inputs.shape)}"
-            outputs = call(module.to(task.device).eval(), what, inputs)
-            check_losses(call(task.loss, "the loss", outputs, targets), len(targets))
-            for name, values in call(task.evaluation, "the evaluation", outputs, targets).items():
-                check_values(name, values, len(targets))
+    module = call(task.model, model)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"task.model made a {type(module).__name__}, expected a torch.nn.Module")
+    check_module(module)
+    outputs = call(module.to(task.device).eval(), f"{model} on inputs {list(inputs.shape)}", inputs)
+    return inputs, outputs, targets
 
 
 def check_losses(losses: Any, count: int) -> None:
