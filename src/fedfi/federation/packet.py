@@ -36,6 +36,8 @@ _DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+WIRE_TYPES = tuple(_NAMES)
+"""All types of tensors that travel."""
 
 
 class PacketError(InputError):

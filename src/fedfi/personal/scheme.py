@@ -145,10 +145,10 @@ class Personal(Algorithm[PersonalState]):
         for reply in replies:
             examples = float(reply.packet.scalars["examples"])
             mean.add(reply.packet.tensors, examples if self.weights == "examples" else 1.0)
-            loss.add({"loss": torch.tensor(float(reply.packet.scalars["loss"]), dtype=torch.float64)}, examples)
+            loss.add_scalar("loss", reply.packet.scalars["loss"], examples)
             met[reply.client] = True
         model = stepped(state.model, mean.mean(), set(state.trained), self.server_learning_rate)
-        return dataclasses.replace(state, model=model, met=met), {"train/loss": float(loss.mean()["loss"])}
+        return dataclasses.replace(state, model=model, met=met), {"train/loss": loss.scalar("loss")}
 
     def global_model(self, state: PersonalState) -> Tree:
         """The shared part, with the first values of whatever is private."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 from torch.nn import functional
 
 from fedfi.data.negatives import Interactions, stream
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import Metrics
+from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import Backbone
-from fedfi.recsys.central import CentralState
+from fedfi.recsys.central import Central, CentralState
 from fedfi.recsys.recipe import ratings_of
 
 _USERS = "user"
@@ -107,3 +111,26 @@ def score(backbone: Backbone, sent: list[Tree]) -> Tensor:
     heads = {n: t.expand(len(sent), *t.shape) for n, t in shared.items()}
     heads[_USERS] = torch.stack([tree[_USERS] for tree in sent])
     return backbone.logits(heads, sent[0]["items"].expand(len(sent), -1, -1))
+
+
+@validated(frozen=True, kw_only=True, config=CONFIG)
+class Factorised(Central):
+    """A factorisation on a server; a method names its backbone."""
+
+    backbone: ClassVar[Backbone]
+
+    def begin(self, task: Task, rng: torch.Generator) -> tuple[Tree, dict[str, float]]:
+        """Fresh items, users and weights."""
+        return begin(task, self.backbone, rng)
+
+    def learn(self, state: CentralState, rng: torch.Generator) -> tuple[Tree, Tree, Metrics]:
+        """An epoch on everyone's interactions."""
+        return learn(state, self.backbone, rng)
+
+    def for_client(self, state: CentralState, row: int) -> Tree:
+        """The model with the client's own vector."""
+        return for_client(state, row)
+
+    def score(self, sent: Sequence[Tree], own: Sequence[Tensor]) -> Tensor:
+        """The model's logits."""
+        return score(self.backbone, list(sent))

@@ -12,40 +12,18 @@ optimizer = "adam"` and a rate such as 0.001. Negatives never avoid held-out ite
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
-import torch
 from pydantic.dataclasses import dataclass as validated
-from torch import Tensor
 
-from fedfi.federation.algorithm import CONFIG, Metrics
-from fedfi.federation.packet import Tree
-from fedfi.federation.task import Task
-from fedfi.recsys import factorised
-from fedfi.recsys.backbones import BACKBONES
-from fedfi.recsys.central import Central, CentralState
-
-_BACKBONE = BACKBONES["ncf"]
+from fedfi.federation.algorithm import CONFIG
+from fedfi.recsys.backbones import BACKBONES, Backbone
+from fedfi.recsys.factorised import Factorised
 
 
 @final
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class NeuMF(Central):
+class NeuMF(Factorised):
     """Neural collaborative filtering of all interactions on a server."""
 
-    def begin(self, task: Task, rng: torch.Generator) -> tuple[Tree, dict[str, float]]:
-        """Fresh items, users and weights."""
-        return factorised.begin(task, _BACKBONE, rng)
-
-    def learn(self, state: CentralState, rng: torch.Generator) -> tuple[Tree, Tree, Metrics]:
-        """An epoch on everyone's interactions."""
-        return factorised.learn(state, _BACKBONE, rng)
-
-    def for_client(self, state: CentralState, row: int) -> Tree:
-        """The model with the client's own vector."""
-        return factorised.for_client(state, row)
-
-    def score(self, sent: Sequence[Tree], own: Sequence[Tensor]) -> Tensor:
-        """The model's logits."""
-        return factorised.score(_BACKBONE, list(sent))
+    backbone: ClassVar[Backbone] = BACKBONES["ncf"]

@@ -24,15 +24,14 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from typing import final
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.channels import Units, Wiring
 from fedfi.federation.algorithm import CONFIG
-from fedfi.submodel.structured import Structured
+from fedfi.submodel.structured import LabelRows, MaskedLoss, Scaler, Structured
 
 
 @final
@@ -40,11 +39,9 @@ from fedfi.submodel.structured import Structured
 class HeteroFL(Structured):
     """The first channels of every layer, as a small dense network."""
 
-    scaler: Annotated[bool, Field(description="divide the outputs of cut layers by the width, in training")] = True
-    masked_loss: Annotated[bool, Field(description="zero the logits of classes that a client does not have")] = True
-    label_rows: Annotated[
-        bool, Field(description="average a class's rows over the clients that have examples of it")
-    ] = True
+    scaler: Scaler = True
+    masked_loss: MaskedLoss = True
+    label_rows: LabelRows = True
 
     def units(self, wiring: Wiring, width: float, round: int, rng: torch.Generator) -> Units:
         """The first ones."""

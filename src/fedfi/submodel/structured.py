@@ -50,6 +50,9 @@ from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.sizing import check_cuts, wiring_at, wiring_of
 from fedfi.submodel.sliced import parts, receive, returned, send, update_of
 
+Scaler = Annotated[bool, Field(description="divide the outputs of cut layers by the width, in training")]
+MaskedLoss = Annotated[bool, Field(description="zero the logits of classes that a client does not have")]
+LabelRows = Annotated[bool, Field(description="average a class's rows over the clients that have examples of it")]
 ATTENTION = "torch.nn.MultiheadAttention"
 
 
@@ -86,11 +89,9 @@ class Structured(Leveled[StructuredState]):
     """Each sampled client trains a network of some of the channels; each entry is averaged over its holders."""
 
     server_learning_rate: Annotated[float, Field(gt=0, description="factor of the mean update")] = 1.0
-    scaler: Annotated[bool, Field(description="divide the outputs of cut layers by the width, in training")] = False
-    masked_loss: Annotated[bool, Field(description="zero the logits of classes that a client does not have")] = False
-    label_rows: Annotated[
-        bool, Field(description="average a class's rows over the clients that have examples of it")
-    ] = False
+    scaler: Scaler = False
+    masked_loss: MaskedLoss = False
+    label_rows: LabelRows = False
 
     @abstractmethod
     def units(self, wiring: Wiring, width: float, round: int, rng: torch.Generator) -> Units:

@@ -23,28 +23,14 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, RecordDict
-from fedfi.federation.packet import Packet, PacketError, Tree
+from fedfi.federation.packet import WIRE_TYPES, Packet, PacketError, Tree
 
 WIRE = 1
 """Version of this format; nodes that speak another are refused."""
 
 _STYPE = "fedfi.raw"
 _RECORD = "fedfi"
-_DTYPES: dict[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
-}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in WIRE_TYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 assert sys.byteorder == "little", "the wire format is little-endian"
 
