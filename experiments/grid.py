@@ -2,12 +2,14 @@
 
 Usage:
   python experiments/grid.py GRID.toml --scale small --tune -o results/NAME    # learning rates, on validation examples
-  python experiments/grid.py GRID.toml --scale small -o results/NAME           # all runs, then the tables
+  python experiments/grid.py GRID.toml --scale small -o results/NAME           # all runs, then table.md, results.json
+                                                                              # and curves.csv, means over seeds
 
 GRID.toml holds `seeds`, `rates`, an experiment `[base]`, what a scale changes `[scale.NAME]` (`tuning_rounds` is of the
 tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `[method.LABEL]`; `ignores` names axes
 that mean nothing to a method, which is then run once for all their values. Runs that are there already, with the same
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
+`extends` names a grid file beside this one, of which everything holds that this one does not say.
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
 `tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import csv
 import hashlib
 import itertools
 import json
@@ -55,7 +58,7 @@ class Grid:
     """What a grid file says at one scale."""
 
     def __init__(self, path: Path, scale: str) -> None:
-        self.tables = tomllib.loads(path.read_text())
+        self.tables = read(path)
         scales = self.tables["scale"]
         if scale not in scales:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
@@ -89,6 +92,16 @@ class Grid:
         tables = merged(tables, changes)
         tables = merged(tables, {"seed": cell.seed, "train": {"learning_rate": rate}})
         return tables if rounds is None else tables | {"rounds": rounds}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A grid file, and what it extends; axes, methods and lists are replaced, other tables merged."""
+    tables = tomllib.loads(path.read_text())
+    if "extends" not in tables:
+        return tables
+    before = read(path.parent / tables.pop("extends"))
+    replaced = {key: tables[key] for key in ("axis", "method") if key in tables}
+    return merged(before, tables) | replaced
 
 
 def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +238,37 @@ def table(grid: Grid, out: Path, last: int) -> str:
     return "\n".join(lines)
 
 
+def collect(grid: Grid, out: Path, last: int) -> None:
+    """Writes `results.json`, a run each, and `curves.csv`, means over seeds."""
+    runs, curves = [], dict[tuple[str, ...], list[float]]()
+    for cell in grid.cells():
+        path = out / "runs" / f"{cell.name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        runs.append(
+            {
+                "setting": list(cell.values),
+                "method": cell.method,
+                "seed": cell.seed,
+                "rounds": found["settings"]["rounds"],
+                "learning_rate": found["settings"]["train"]["learning_rate"],
+                **{key: found[key] for key in ("failures", "bytes_down", "bytes_up", "seconds")},
+                **{key: round(statistics.mean(v for _, v in c[-last:]), 5) for key, c in found["curves"].items()},
+            }
+        )
+        for key, points in found["curves"].items():
+            for at, value in points:
+                curves.setdefault((*cell.values, cell.method, key, str(int(at))), []).append(value)
+    (out / "results.json").write_text("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
+    with (out / "curves.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*grid.axes, "method", "metric", "round", "seeds", "mean", "sd"])
+        for key, values in curves.items():
+            spread = round(statistics.stdev(values), 5) if len(values) > 1 else ""
+            rows.writerow([*key, len(values), round(statistics.mean(values), 5), spread])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid", type=Path)
@@ -242,6 +286,7 @@ def main() -> None:
         tune(grid, options.out, options.workers, only)
         return
     run_all(grid, options.out, options.workers, only)
+    collect(grid, options.out, options.last)
     (options.out / "table.md").write_text(table(grid, options.out, options.last))
     print(table(grid, options.out, options.last))
 
