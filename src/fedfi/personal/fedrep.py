@@ -6,8 +6,8 @@
 | head h_i, tau local updates with phi fixed | `head`, `head_epochs` |
 | one or more updates of phi with h_i fixed | the task's recipe |
 
-Deviations: clients start from one common head. With `head = []` there is nothing to train first, and the method is
-FedAvg to the bit.
+Deviations: clients start from one common head. The mean is weighted by `weights`, where the paper's is plain. With
+`head = []` there is nothing to train first, and the method is FedAvg to the bit.
 """
 
 from __future__ import annotations

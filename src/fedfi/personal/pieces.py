@@ -114,5 +114,19 @@ def lasting(training: Training, *, epochs: int | None = None, steps: int | None 
     return dataclasses.replace(training, epochs=epochs, steps=steps)
 
 
+def plain_steps(training: Training, rate: float) -> Training:
+    """The same length and batches, but steps that are exactly `rate` times the gradient, in every round."""
+    return dataclasses.replace(
+        training,
+        learning_rate=rate,
+        optimizer="sgd",
+        momentum=0.0,
+        weight_decay=0.0,
+        schedule="constant",
+        round_decay=1.0,
+        clip_norm=None,
+    )
+
+
 def nothing(client: Client) -> None:
     """The piece that does nothing."""
