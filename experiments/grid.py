@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.composing import choose
-from fedfi.experiment import from_dict
+from fedfi.experiment import Experiment, from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
@@ -176,6 +176,20 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
+_LOADED: dict[str, Any] = {}
+"""The data that this process read last."""
+
+
+def loaded(experiment: Experiment) -> Any:
+    """The data of an experiment, undivided."""
+    data = experiment.settings.data
+    key = json.dumps([data.name, data.loader_options()], sort_keys=True, default=str)
+    if key not in _LOADED:
+        _LOADED.clear()
+        _LOADED[key] = experiment.load()
+    return _LOADED[key]
+
+
 def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
     """Runs a cell and writes its file, whole or not at all."""
     name, tables, path, shown = job
@@ -183,7 +197,7 @@ def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
     settings = experiment.settings
     result = run(
         experiment.algorithm(),
-        experiment.task(),
+        experiment.task(experiment.federate(loaded(experiment))),
         rounds=settings.rounds,
         seed=settings.seed,
         evaluate=settings.evaluate,

@@ -73,7 +73,8 @@ def table_of(method: Algorithm[Any], table: Tables) -> dict[str, Any]:
     own = TypeAdapter(type(method)).dump_python(method, mode="json")
     if method.clients_per_round is not None:
         own.pop("participation")
-    return {k: table[k] for k in ("name", "preset") if k in table} | own | around
+    found: dict[str, Any] = {k: table[k] for k in ("name", "preset") if k in table} | own | around
+    return found
 
 
 def options_of(wrapper: str) -> list[str]:

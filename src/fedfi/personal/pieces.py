@@ -108,10 +108,10 @@ def train_only(
 
 
 def lasting(training: Training, *, epochs: int | None = None, steps: int | None = None) -> Training:
-    """The same recipe for another length; for its own length where neither is given."""
+    """The same recipe for another length, in steps where both are given; for its own length where neither is."""
     if epochs is None and steps is None:
         return training
-    return dataclasses.replace(training, epochs=epochs, steps=steps)
+    return dataclasses.replace(training, epochs=epochs if steps is None else None, steps=steps)
 
 
 def plain_steps(training: Training, rate: float) -> Training:
