@@ -257,7 +257,7 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
-    """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
+    """A Markdown table a setting: mean and sample sd over seeds of means of last evaluations; accuracies in %."""
     lines = []
     tuned = rates_of(grid, out)
     for values in itertools.product(*grid.axes.values()):
@@ -277,7 +277,8 @@ def table(grid: Grid, out: Path, last: int) -> str:
             cells = []
             for key in grid.shown.values():
                 runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
-                means = [100 * statistics.mean(run) for run in runs]
+                percent = 100 if "accuracy" in key else 1
+                means = [percent * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))

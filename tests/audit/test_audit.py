@@ -10,7 +10,7 @@ from tests import tiny
 
 import fedfi
 from fedfi.audit import inference
-from fedfi.audit.auditing import _called, _trained_on, attacked, write
+from fedfi.audit.auditing import _called, _method, _trained_on, attacked, write
 from fedfi.audit.findings import Audit
 from fedfi.audit.inversion import psnr, ssim
 from fedfi.audit.recorder import Recorder
@@ -230,6 +230,7 @@ def test_the_labels_that_an_attack_is_given_are_those_of_what_was_trained_on():
     assert set(first.tolist()) < set(used.tolist())
 
 
-def test_a_run_of_a_comparison_is_called_by_its_label(tmp_path):
+def test_runs_of_comparisons_and_wrapped_methods_have_telling_names(tmp_path):
     assert _called(tmp_path / "fedper" / "seed-1") == "fedper/seed-1"
     assert _called(tmp_path / "alone") == "alone"
+    assert _method(Encrypted(algorithm=FedPer(), encryption=CLEAR)) == "Encrypted(FedPer)"

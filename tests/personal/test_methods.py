@@ -317,3 +317,24 @@ def test_fedala_fits_its_weights_under_batch_norm_whatever_the_number_of_example
     """Six clients of 6 to 11 examples: .8 of six are five, a batch of four and one left, which joins it."""
     result, _ = work(FedALA(), tiny.small(model=tiny.with_buffers), rounds=3)
     assert result.failures == []
+
+
+@pytest.mark.parametrize("method", [FineTune(epochs=3, steps=2), FedBABU(epochs=3, steps=2, head=[])])
+def test_finetuning_may_be_as_long_in_steps(method):
+    """Two steps of c0 from (-1/4, 1/4), where one adds q = .6225: q, then q at a = .3725."""
+    task = tiny.by_hand()
+    benches = Benches(task, 0)
+    client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=1, seed=0)
+    method.client_evaluate(Packet({"weight": torch.tensor([[-0.25], [0.25]])}), client)
+    a = -0.25 + sigmoid(0.5)
+    a += sigmoid(-2 * a)
+    torch.testing.assert_close(benches.whole.vector.detach(), torch.tensor([a, -a]))
+
+
+def test_fedrep_fits_its_head_for_as_many_steps_as_it_is_told():
+    """The one layer is the head: three steps of c0, the first of which goes to 1/2."""
+    _, engine = work(FedRep(head_epochs=1, head_steps=3), alone(1))
+    a = 0.5
+    for _ in range(2):
+        a += sigmoid(-2 * a)
+    torch.testing.assert_close(memory(engine, "c0")["own:weight"].flatten(), torch.tensor([a, -a]))

@@ -66,7 +66,7 @@ def attacked(
     """Every attack on what a recorder has seen."""
     bench = fresh_workbench(task, keyed_generator(seed, "server", "init"))
     first = {n: t.clone() for n, t in bench.tree().items()}
-    found = Audit(name, type(algorithm).__name__)
+    found = Audit(name, _method(algorithm))
     shown = views(algorithm, state, bench.layout, first, seen.observations)
     found.table["bytes/received"] = float(sum(len(o.received) for o in seen.observations))
     found.table["known/share"] = sum(float(v.known.double().mean()) for v in shown) / max(1, len(shown))
@@ -76,6 +76,12 @@ def attacked(
     if scores:
         found.table["membership/auc"] = sum(scores) / len(scores)
     return found
+
+
+def _method(algorithm: Any) -> str:
+    """The class of a method, within those of what is wrapped around it."""
+    name, inner = type(algorithm).__name__, getattr(algorithm, "algorithm", None)
+    return name if inner is None else f"{name}({_method(inner)})"
 
 
 def _called(directory: Path) -> str:
