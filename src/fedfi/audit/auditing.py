@@ -46,7 +46,7 @@ def audit(
         directory: A run directory.
         overrides: Changed settings; with any, a fresh run is observed.
         rounds: Rounds that are observed.
-        clients: On how many inversion and membership are tried.
+        clients: On how many inversion is tried; the other attacks are tried on all.
         iterations: Steps of each inversion.
 
     Raises:
@@ -72,7 +72,7 @@ def attacked(
     found.table["known/share"] = sum(float(v.known.double().mean()) for v in shown) / max(1, len(shown))
     _labels(found, shown, task, seed)
     _inversions(found, shown[:clients], task, bench, seed, iterations)
-    scores = [m for v in shown[:clients] if (m := _membership(v, task, bench)) is not None]
+    scores = [m for v in shown if (m := _membership(v, task, bench)) is not None]
     if scores:
         found.table["membership/auc"] = sum(scores) / len(scores)
     return found
