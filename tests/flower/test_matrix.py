@@ -26,7 +26,7 @@ def numbers(result):
 def test_flower_changes_no_bit(row, model, tmp_path):
     if model is tiny.with_buffers and getattr(row.algorithm, "fisher_samples", "batch") == "example":
         pytest.skip("an example has no gradient of its own under batch norm")
-    if model is tiny.with_buffers and row.needs == "dp_accounting":
+    if model is tiny.with_buffers and row.private:
         pytest.skip("statistics of the data are refused, which clipping does not cover")
     local = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS)
     here = federation(row.algorithm, lambda: tiny.small(model=model), tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ from fedfi.personal.maskcrypt import MaskCrypt
 from fedfi.personal.perfedavg import PerFedAvg
 from fedfi.personal.pfedme import PFedMe
 from fedfi.personal.private import Private
+from fedfi.privacy import accounting
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.feddae import FedDAE
@@ -96,7 +96,7 @@ class Row:
         by_hand: The configuration that `first_round` is of.
         task: Makes the task that `algorithm` is exercised on.
         silent: Its replies hold no tensor, so that none can be wrong.
-        needs: A package that not every installation has.
+        private: It counts epsilon, which needs the extra `dp`.
     """
 
     algorithm: Algorithm
@@ -106,13 +106,13 @@ class Row:
     by_hand: Algorithm | None = None
     task: Callable[[], Task] = tiny.small
     silent: bool = False
-    needs: str | None = None
+    private: bool = False
 
     @property
     def marks(self) -> list[pytest.MarkDecorator]:
-        """Skips a row whose package is not there."""
-        absent = self.needs is not None and importlib.util.find_spec(self.needs) is None
-        return [pytest.mark.skip(reason=f"{self.needs} is not installed")] if absent else []
+        """Skips a row whose extra is not there."""
+        absent = self.private and not accounting.available()
+        return [pytest.mark.skip(reason="the extra 'dp' is not installed, or too old")] if absent else []
 
 
 ROWS: dict[str, Row] = {
@@ -250,11 +250,11 @@ ROWS: dict[str, Row] = {
         Private(**HALF, algorithm=FedAvg(weights="uniform"), clip=0.1, noise=0.5),
         first_round=[-0.25, 0.25],
         by_hand=Private(algorithm=FedAvg(weights="uniform"), clip=100.0, noise=1e-9),
-        needs="dp_accounting",
+        private=True,
     ),
     "private-at-clients": Row(
         Private(**HALF, algorithm=FedPer(weights="uniform"), where="client", clip=0.1, epsilon=20.0, rounds=4),
-        needs="dp_accounting",
+        private=True,
     ),
     "encrypted": Row(Encrypted(**HALF, algorithm=FedProx(proximal=0.1), encryption=CLEAR), silent=True),
     "encrypted-ditto": Row(Encrypted(**HALF, algorithm=Ditto(), encryption=CLEAR), silent=True),
@@ -265,7 +265,7 @@ ROWS: dict[str, Row] = {
             encryption=CLEAR,
         ),
         silent=True,
-        needs="dp_accounting",
+        private=True,
     ),
     # F = G^2: (F0/2 - F1) / (F0 + F1); of a single layer there is nothing to align
     "fishermerge": Row(
