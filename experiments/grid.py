@@ -7,11 +7,14 @@ Usage:
 
 GRID.toml holds `seeds`, `rates`, an experiment `[base]`, what a scale changes `[scale.NAME]` (`tuning_rounds` is of the
 tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `[method.LABEL]`; `ignores` names axes
-that mean nothing to a method, which is then run once for all their values. Runs that are there already, with the same
+that mean nothing to a method, which is then run once for all their values. A value of an axis may hold tables for a
+scale, `[axis.AXIS.VALUE.scale.NAME]`. Keys of `algorithm` outside the methods apply to every method that has them.
+`shown` names the columns of the table: what each is called, and the number. Runs that are there already, with the same
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
-Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
-`tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
+With a single rate there is nothing to tune. Else tuning takes a method's rate by the accuracy of its global model on
+the server's validation examples after `tuning_rounds` of the first seed, for each value of the first axis, at the first
+value of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import itertools
 import json
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -32,12 +35,25 @@ from pathlib import Path
 from typing import Any
 
 from fedfi import FederatedData, RatingsData, Task
+from fedfi.composing import choose
 from fedfi.experiment import Experiment, from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
-KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
+KEPT = (
+    "global/",
+    "levels/",
+    "local/",
+    "validation/",
+    "jaccard/",
+    "cv_",
+    "keep_lowest/",
+    "train/loss",
+    "packets/",
+    "ciphertexts/",
+    "privacy/",
+)
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
 
@@ -63,8 +79,9 @@ class Grid:
         scales = self.tables["scale"]
         if scale not in scales:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
-        self.scale = dict(scales[scale])
-        self.tuning_rounds = self.scale.pop("tuning_rounds")
+        self.named, self.scale = scale, dict(scales[scale])
+        self.tuning_rounds = self.scale.pop("tuning_rounds", None)
+        self.shown: dict[str, str] = self.tables.get("shown", SHOWN)
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
 
@@ -88,8 +105,11 @@ class Grid:
         tables = merged(self.tables["base"], self.scale)
         for axis, value in zip(self.axes, cell.values, strict=True):
             if value != "any":
-                tables = merged(tables, self.axes[axis][value])
+                changes = dict(self.axes[axis][value])
+                own = changes.pop("scale", {}).get(self.named, {})
+                tables = merged(merged(tables, changes), own)
         changes = {k: v for k, v in self.methods[cell.method].items() if k != "ignores"}
+        tables["algorithm"] = choose(tables.get("algorithm", {}), changes["algorithm"]["name"])
         tables = merged(tables, changes)
         tables = merged(tables, {"seed": cell.seed, "train": {"learning_rate": rate}})
         return tables if rounds is None else tables | {"rounds": rounds}
@@ -171,9 +191,9 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
-def done(job: tuple[str, dict[str, Any], Path]) -> str:
-    """Runs a cell and writes its file."""
-    name, tables, path = job
+def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
+    """Runs a cell and writes its file, whole or not at all."""
+    name, tables, path, shown = job
     experiment = from_dict(tables, source=name)
     settings = experiment.settings
     result = run(
@@ -196,8 +216,23 @@ def done(job: tuple[str, dict[str, Any], Path]) -> str:
         "seconds": round(sum(line["seconds"] for line in result.metrics), 1),
         "curves": curves,
     }
-    path.write_text(json.dumps(content) + "\n")
-    return f"{name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(content) + "\n")
+    aside.replace(path)
+    said = ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in shown.items() if v in curves)
+    return f"{name}: {said} ({content['seconds']:.0f} s)"
+
+
+def rates_of(grid: Grid, out: Path) -> Callable[[Cell], float | None]:
+    """The learning rate of a cell: the only one that there is, or what tuning found; None before it has."""
+    path, rates = out / "tuning.json", grid.tables["rates"]
+    tuned = json.loads(path.read_text())["best"] if path.exists() else {}
+
+    def rate(cell: Cell) -> float | None:
+        found: float | None = tuned.get(tuning_key(cell.method, cell.values[0] if cell.values else ""))
+        return rates[0] if len(rates) == 1 else found
+
+    return rate
 
 
 def digest(tables: Mapping[str, Any]) -> str:
@@ -206,16 +241,16 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     """Runs what is missing."""
-    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
+    tuned = rates_of(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     jobs = []
     for cell in grid.cells(only):
-        rate = tuned.get(tuning_key(cell.method, cell.values[0] if cell.values else ""))
+        rate = tuned(cell)
         if rate is None:
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            jobs.append((cell.name, tables, path))
+            jobs.append((cell.name, tables, path, grid.shown))
     print(f"{len(jobs)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for said in pool.map(done, jobs):
@@ -223,16 +258,16 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
-    """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
+    """A Markdown table a setting: mean and sample sd over seeds of means of last evaluations; accuracies in %."""
     lines = []
-    tuned = json.loads((out / "tuning.json").read_text())["best"]
+    tuned = rates_of(grid, out)
     for values in itertools.product(*grid.axes.values()):
         lines += [
-            f"### {', '.join(values)}",
+            f"### {', '.join(values)}" if values else "",
             "",
-            "| method | rate | seeds | " + " | ".join(SHOWN) + " | MB down / up |",
+            "| method | rate | seeds | " + " | ".join(grid.shown) + " | MB down / up | s |",
         ]
-        lines += ["|---" * (len(SHOWN) + 4) + "|"]
+        lines += ["|---" * (len(grid.shown) + 5) + "|"]
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
@@ -241,14 +276,16 @@ def table(grid: Grid, out: Path, last: int) -> str:
             if not found:
                 continue
             cells = []
-            for key in SHOWN.values():
+            for key in grid.shown.values():
                 runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
-                means = [100 * statistics.mean(run) for run in runs]
+                percent = 100 if "accuracy" in key else 1
+                means = [percent * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
-            rate = tuned.get(tuning_key(method, named[0] if named else ""), "")
-            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
+            rate, seconds = tuned(Cell(method, named, 0)) or "", statistics.mean(f["seconds"] for f in found)
+            traffic = f"{down:.1f} / {up:.1f} | {seconds:.0f}"
+            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {traffic} |")
         lines.append("")
     return "\n".join(lines)
 
