@@ -103,3 +103,55 @@ def test_a_program_with_static_norms_does_not_depend_on_the_batch(file: Path, fe
     module = torch.export.load("whole.pt2").module()
     x = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(module(x)[:2], module(x[:2]))
+
+
+@pytest.mark.parametrize("name", ["fedfibos", "magnitude", "heterofl", "fjord"])
+def test_a_level_without_clients(file: Path, fedfi, name) -> None:
+    """A share of 0 defines a level that nobody trains at: it is not judged, and can be exported as any other."""
+    sets = ["--set", f"algorithm.name={name}", "--set", 'algorithm.capacities={ "1.0" = 1.0, "0.5" = 0, "0.3333333" = 0 }']
+    assert fedfi("run", file, *sets, "--out", "a", "-q")[0] == 0
+    assert "levels/0.5/accuracy" not in Path("a/metrics.jsonl").read_text()
+    for level in ("0.5", "0.50", "0.333333", "0.3333333"):
+        code, out, err = fedfi("export", "a", "--capacity", level, "-o", "small.safetensors")
+        assert (code, err) == (0, "")
+        assert "after round 2" in out
+    code, _, err = fedfi("export", "a", "--capacity", "half", "-o", "other.safetensors")
+    assert code == 2
+    assert "--capacity: unknown level 'half'" in err
+    assert "0.333333, 0.5, 1)" in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("hidden = [\n    8,\n]", "hidden = [ 9 ]", "model.hidden"),
+        ('"0.25" = 0.5', '"0.125" = 0.5', 'algorithm.capacities."0.125" = 0.5, the run began with None'),
+        ("seed = 3", "seed = 4", "seed = 4, the run began with 3"),
+        ('ratio = "params"', 'ratio = "width"', "algorithm.ratio = 'width', the run began with 'params'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["export", "resume"])
+def test_a_run_toml_that_was_edited(file: Path, fedfi, old, new, key, command) -> None:
+    """The checkpoint knows how the run began; the error names file and key, once."""
+    fedfi("run", file, "--out", "a", "-q")
+    path = Path("a/run.toml")
+    text = path.read_text()
+    edited = text.replace(old, new) if old in text else text.replace("hidden = [8]", new)
+    assert edited != text
+    path.write_text(edited)
+    arguments = ("-o", "x.safetensors") if command == "export" else ("--rounds", "3")
+    code, _, err = fedfi(command, "a", *arguments, "-q")
+    assert code == 2
+    assert key in err
+    assert err.count("a/run.toml") == 1
+    assert "change it back" in err
+    assert not Path("x.safetensors").exists()
+
+
+def test_settings_of_the_loop_may_change_before_an_export(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    path = Path("a/run.toml")
+    text = path.read_text()
+    assert "checkpoint_every = 1" in text
+    path.write_text(text.replace("checkpoint_every = 1", "checkpoint_every = 2").replace("every = 1\n", "every = 2\n"))
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q") == (0, "", "")
