@@ -149,9 +149,7 @@ def test_a_function_that_the_class_names_is_defined_again():
     for operation in ("relu()", "softmax(1)"):
         scope = {"nn": nn, "__name__": "notebook"}
         exec(f"def squashed(rows):\n    return rows.{operation}\n", scope)
-        text = (
-            "class Net(nn.Linear):\n    def forward(self, rows):\n        return squashed(super().forward(rows))\n"
-        )
+        text = "class Net(nn.Linear):\n    def forward(self, rows):\n        return squashed(super().forward(rows))\n"
         exec(text, scope)
         keys.append(architecture_key(scope["Net"](5, 3), ROWS))
     assert keys[0] != keys[1]

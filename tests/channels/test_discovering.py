@@ -399,7 +399,9 @@ def test_several_threads():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-@pytest.mark.parametrize("module", [nets.Untraceable(), nets.Depthwise(), nets.Unknown()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "module", [nets.Untraceable(), nets.Depthwise(), nets.Unknown()], ids=lambda m: type(m).__name__
+)
 def test_nothing_is_said_on_stderr(module, capfd):
     example = nets.images(5) if isinstance(module, nets.Depthwise) else nets.rows(2, 5)
     with contextlib.suppress(InputError):

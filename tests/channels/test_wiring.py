@@ -239,7 +239,10 @@ TREE = {"2.weight": torch.zeros(3, 10)}
         (lambda w: w.unpack("0316"), "packed units must be bytes"),
         (lambda w: w.mask(2, w.full()), "a tensor's name must be a text, got a int, 2"),
         (lambda w: w.mask(["2.weight"], w.full()), "a tensor's name must be a text"),
-        (lambda w: w.take(torch.zeros(3, 10), w.full()), r"tree must map names to tensors, got a tensor of torch.float32"),
+        (
+            lambda w: w.take(torch.zeros(3, 10), w.full()),
+            "tree must map names to tensors, got a tensor",
+        ),
         (lambda w: w.take({"2.weight": [[0.0]]}, w.full()), "got a list, .* for '2.weight'"),
         (lambda w: w.put(TREE, [1], w.full()), "small must map names to tensors, got a list"),
         (lambda w: w.put(TREE, {"2.weight": 1.0}, w.full()), "small must map names to tensors, got a float"),

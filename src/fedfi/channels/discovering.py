@@ -100,7 +100,8 @@ def check_numbers(module: nn.Module) -> None:
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             count = int(tensor.isnan().sum())
             raise InputError(
-                f"{name!r} of {type(module).__name__} holds {count} NaN, behind which no exchange of channels shows; initialise it"
+                f"{name!r} of {type(module).__name__} holds {count} NaN, behind which no exchange of"
+                " channels shows; initialise it"
             )
 
 

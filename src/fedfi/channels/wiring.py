@@ -253,7 +253,8 @@ class Wiring:
             if not _permutes(order, self.sizes[name]):
                 got = str(order) if isinstance(order, Tensor) else given.shown(order)
                 raise InputError(
-                    f"group {name!r} needs a permutation of {self.sizes[name]} units, a tensor of whole numbers, got {got}"
+                    f"group {name!r} needs a permutation of {self.sizes[name]} units, a tensor of whole numbers,"
+                    f" got {got}"
                 )
         orders = {name: each.long().cpu() for name, each in permutations.items()}
         found = {}

@@ -262,9 +262,10 @@ def _check_config(directory: RunDirectory, now: str, free: Sequence[str] = ()) -
     old, new = (dict(flat({k: v for k, v in json.loads(text).items() if k not in free})) for text in (before, now))
     for key in {**old, **new}:
         if old.get(key) != new.get(key):
+            given = f"{key} = {new[key]!r}" if key in new else f"{key} is missing"
+            began = f"with {old[key]!r}" if key in old else "without it"
             raise InputError(
-                f"{directory.path / 'run.toml'}: {key} = {new.get(key)!r}, the run began with"
-                f" {old.get(key)!r}; change it back, or begin a new run"
+                f"{directory.path / 'run.toml'}: {given}, the run began {began}; change it back, or begin a new run"
             )
 
 
