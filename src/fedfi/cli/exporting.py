@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedfi.channels.tracing import quiet
 from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, of_run
@@ -68,7 +69,9 @@ def _module(
     experiment: Experiment, task: Task, directory: Path, capacity: str | None
 ) -> tuple[nn.Module, dict[str, str]]:
     algorithm, seed = experiment.algorithm(), experiment.settings.seed
-    rounds, state = last_state(algorithm, task, directory, seed, config=experiment.resolved())
+    rounds, state = last_state(
+        algorithm, task, directory, seed, config=experiment.resolved(), written=experiment.tables
+    )
     about = {"algorithm": str(experiment.settings.algorithm["name"]), "round": str(rounds)}
     benches = Benches(task, seed)
     if capacity is None and isinstance(algorithm, DeploysNetwork):
@@ -104,7 +107,8 @@ def _program(module: nn.Module, example: torch.Tensor, about: dict[str, str]) ->
     module = copy.deepcopy(module)  # its parameters are views of one vector, which would be saved whole
     batch = ({0: torch.export.Dim("batch")},)
     try:
-        program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+        with quiet():
+            program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
     except Exception as error:  # whatever a network's own code raises under tracing
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"--out: the network cannot be made a program: {reason}; write a .safetensors file") from error

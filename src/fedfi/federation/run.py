@@ -175,6 +175,7 @@ def last_state(
     seed: int,
     engine: Engine | None = None,
     config: Mapping[str, Any] | None = None,
+    written: Mapping[str, Any] | None = None,
 ) -> tuple[int, Any]:
     """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
 
@@ -184,7 +185,8 @@ def last_state(
         out: The run directory.
         seed: The run's seed.
         engine: Gets the clients' memory of that round.
-        config: What `run.toml` says now; what makes or reads the model must be as the run began.
+        config: The settings by what `run.toml` says now; what makes or reads the model must be as the run began.
+        written: What stands in `run.toml`; settings that neither it nor the run knows are defaults of a newer fedfi.
 
     Raises:
         InputError: If another process runs there, or the run began with other settings.
@@ -194,7 +196,7 @@ def last_state(
     directory.lock()
     try:
         if config is not None:
-            _check_config(directory, settings(config), _OF_THE_LOOP)
+            _check_config(directory, settings(config), _OF_THE_LOOP, written)
         state = algorithm.init(task, keyed_generator(seed, "server", "init"))
         attach_all(checkpoint.row_stores(state), directory.rows)
         rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
@@ -245,13 +247,16 @@ def settings(config: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _check_config(directory: RunDirectory, now: str, free: Sequence[str] = ()) -> None:
+def _check_config(
+    directory: RunDirectory, now: str, free: Sequence[str] = (), written: Mapping[str, Any] | None = None
+) -> None:
     """Compares the settings that a run began with and those that its `run.toml` holds now.
 
     Args:
         directory: Its newest checkpoint knows how the run began.
         now: As `settings` makes it.
         free: Tables and keys that may differ.
+        written: What stands in `run.toml`; what neither it nor the run knows may differ.
 
     Raises:
         InputError: Naming the first key that differs.
@@ -260,8 +265,9 @@ def _check_config(directory: RunDirectory, now: str, free: Sequence[str] = ()) -
     if not before:
         return  # nothing to go by; reading the checkpoint will say so
     old, new = (dict(flat({k: v for k, v in json.loads(text).items() if k not in free})) for text in (before, now))
+    known = {**old, **(new if written is None else dict(flat(written)))}
     for key in {**old, **new}:
-        if old.get(key) != new.get(key):
+        if key in known and old.get(key) != new.get(key):
             given = f"{key} = {new[key]!r}" if key in new else f"{key} is missing"
             began = f"with {old[key]!r}" if key in old else "without it"
             raise InputError(
