@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from tests.channels import nets
 
+from fedfi.cli.exporting import _program
+from fedfi.errors import InputError
 from fedfi.federation.checkpoint import tensors_from_file
 
 STRUCTURED = ("run", "exp.toml", "--set", "algorithm.name=heterofl", "--set", "algorithm.ratio=width", "-q", "--out")
@@ -154,3 +157,10 @@ def test_a_run_toml_that_was_edited(file: Path, fedfi) -> None:
         text.replace("checkpoint_every = 1", "checkpoint_every = 2").replace("local = true", "local = false")
     )
     assert fedfi("export", "a", "-o", "x.safetensors", "-q") == (0, "", "")
+
+
+def test_a_network_that_makes_no_program(capfd) -> None:
+    """Its reason is one line, and torch says nothing on stderr."""
+    with pytest.raises(InputError, match=r"--out: the network cannot be made a program: .*; write a .safetensors file"):
+        _program(nets.Untraceable(), nets.rows(2, 5), {})
+    assert capfd.readouterr() == ("", "")

@@ -236,8 +236,7 @@ class _Digest:
         self.say("numbers", tuple(value.shape), str(value.dtype))
         try:
             array = value.detach().cpu().contiguous().flatten() if isinstance(value, Tensor) else value
-            flat = array.view(torch.uint8).numpy() if isinstance(array, Tensor) else np.ascontiguousarray(array)
-            self.hash.update(memoryview(flat).cast("B"))
+            self.hash.update((array.view(torch.uint8).numpy() if isinstance(array, Tensor) else array).tobytes())
         except (RuntimeError, TypeError, ValueError, NotImplementedError):  # no numbers in memory that could be read
             self._identity(value)
 

@@ -113,7 +113,8 @@ class Check:
     def _run(self, changed: Mapping[str, Tensor]) -> list[Tensor]:
         tree = {name: self._cast(each) for name, each in (self._tree | dict(changed)).items()}
         args, kwargs = pytree.tree_map_only(Tensor, self._cast, (self._args, self._kwargs))
-        with evaluating(self._module), torch.no_grad(), Widened() if self._widened else nullcontext():
+        precision = Widened() if self._widened else nullcontext()  # type: ignore[no-untyped-call]  # torch's
+        with evaluating(self._module), torch.no_grad(), precision:
             made = torch.func.functional_call(self._module, tree, args, kwargs)
         found = outputs(made)
         if not found:

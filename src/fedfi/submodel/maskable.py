@@ -45,7 +45,7 @@ def normed(module: nn.Module, names: set[str]) -> Iterator[tuple[str, str]]:
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         if parametrize.is_parametrized(part):
-            for tensor, steps in part.parametrizations.items():  # type: ignore[union-attr, operator]
+            for tensor, steps in part.parametrizations.items():
                 found = [n for n, _ in steps.named_parameters(recurse=False)]
                 found = [n for n in found if f"{prefix}parametrizations.{tensor}.{n}" in names]
                 if found and not _finite_at_zero(steps, found):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,8 @@ class Nested(nn.Module):
 
     def _norms(self, index: int) -> Iterator[tuple[str, nn.Module]]:
         """The batch norms of a smaller network, with their paths in it."""
-        return zip(self._paths[index], self.norms[index], strict=True)  # type: ignore[arg-type]  # a list of modules
+        parts = cast(nn.ModuleList, self.norms[index])
+        return zip(self._paths[index], parts, strict=True)
 
     def train(self, mode: bool = True) -> Self:
         """Training or evaluation mode of all networks."""
