@@ -67,6 +67,9 @@ def test_an_example_that_does_not_fit():
         discover(nn.Linear(5, 3), nets.rows(2, 4))
     with pytest.raises(InputError, match="the example must be a tensor, a tuple"):
         discover(nn.Linear(5, 3), [nets.rows(2, 5)])
+    for example in (None, "rows", 3, nets.rows(2, 5).numpy()):
+        with pytest.raises(InputError, match=f"the example must be .* got .*{type(example).__name__}"):
+            discover(nn.Linear(5, 3), example)
 
 
 def test_a_module_without_shapes_yet():
@@ -383,7 +386,10 @@ def test_several_threads():
             own = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
             for _ in range(2):
                 found.append((discover(own, rows).sizes, {"0.weight": width}))
-                found.append((discover(shared, example).sizes, None))
+                wiring = discover(shared, example)
+                found.append((wiring.sizes, None))
+                small = wiring.shrink(shared, wiring.prefix(width / 8))
+                assert all(each.training for each in small.modules())
         except Exception as error:
             errors.append(error)
 
@@ -407,3 +413,12 @@ def test_nothing_is_said_on_stderr(module, capfd):
     with contextlib.suppress(InputError):
         discover(module, example)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm([8, 8]), nn.LayerNorm(8), nn.RMSNorm([4, 8, 8]), nn.GroupNorm(1, 4)])
+def test_other_norms_over_maps(norm):
+    """Over positions each channel is normed by itself, by weights that all share."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), norm, nn.ReLU(), nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6 * 64, 3))
+    wiring = discover(module, nets.images(8))
+    assert wiring.sizes == {"0.weight": 4, "3.weight": 6}
+    nets.check(wiring, module, nets.images(8))

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from fedfi.channels.architecture import digest
 from fedfi.channels.grouping import Components, Unit, alone, frozen
 from fedfi.channels.slicing import Group
-from fedfi.channels.tracing import Example, one_at_a_time, trace
+from fedfi.channels.tracing import Example, arguments, one_at_a_time, trace
 from fedfi.channels.verifying import Check
 from fedfi.channels.walking import walk
 from fedfi.channels.wiring import Wiring
@@ -49,6 +49,7 @@ def discover(module: nn.Module, example: Example) -> Wiring:
         InputError: If the module cannot be traced or run on the example, or the example is none.
     """
     check_module(module)
+    arguments(example)
     with one_at_a_time():
         key, pinned = digest(module, example)
         if key in _cache:

@@ -15,7 +15,7 @@ from fedfi.channels import given
 from fedfi.channels.grouping import Frozen
 from fedfi.channels.shrinking import Extent, Shrinker
 from fedfi.channels.slicing import Group, Member, Pieces, cut, kept, outer, paste, pieces, reordered
-from fedfi.channels.tracing import Example
+from fedfi.channels.tracing import Example, one_at_a_time
 from fedfi.errors import InputError, unknown
 from fedfi.numerics.selection import count_for, pack_bits, unpack_bits
 
@@ -363,7 +363,8 @@ class Wiring:
 
     def _shrink(self, module: Module, small: dict[int, Tensor], units: Units) -> Module:
         shrinker: Shrinker = self.__dict__["_shrinker"]
-        return shrinker(module, small, units)
+        with one_at_a_time():  # another thread may trace the same module, whose mode would be copied
+            return shrinker(module, small, units)
 
     def _first(self, name: str) -> str:
         given.name("a tensor's name", name)
