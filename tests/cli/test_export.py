@@ -164,3 +164,17 @@ def test_a_network_that_makes_no_program(capfd) -> None:
     with pytest.raises(InputError, match=r"--out: the network cannot be made a program: .*; write a .safetensors file"):
         _program(nets.Untraceable(), nets.rows(2, 5), {})
     assert capfd.readouterr() == ("", "")
+
+
+def test_data_that_moved_with_their_run(file: Path, fedfi) -> None:
+    """Where data lie is no setting of the model."""
+    rows = "\n".join(f"{i % 7},{i % 5},{i % 3},{i % 2}" for i in range(60))
+    Path("here.csv").write_text(f"a,b,c,label\n{rows}\n")
+    sets = ["--set", "data.name=here.csv", "--set", "data.label=label", "--set", "data.clients=3"]
+    assert fedfi("run", file, *sets, "--out", "a", "-q")[0] == 0
+    Path("here.csv").rename("there.csv")
+    text = Path("a/run.toml").read_text()
+    Path("a/run.toml").write_text(text.replace("here.csv", "there.csv"))
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q") == (0, "", "")
+    Path("a/run.toml").write_text(text.replace("here.csv", "there.csv").replace("seed = 3", "seed = 4"))
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q")[0] == 2

@@ -115,7 +115,8 @@ def quiet() -> Iterator[None]:
     sys.stderr, before = aside, sys.stderr
     try:
         yield
-        before.write(aside.kept.getvalue())
+        if text := aside.kept.getvalue():
+            before.write(text)
     finally:
         sys.stderr = before
         for logger in loggers:
@@ -135,6 +136,10 @@ class _Aside(io.TextIOBase):
     def write(self, text: str) -> int:
         """Keeps or passes on."""
         return (self.kept if threading.get_ident() == self._thread else self._stream).write(text)
+
+    def fileno(self) -> int:
+        """Of the stream itself."""
+        return self._stream.fileno()
 
     def flush(self) -> None:
         """Nothing is held back of other threads."""

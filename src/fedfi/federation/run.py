@@ -48,6 +48,8 @@ from fedfi.validation import flat
 
 _OF_THE_LOOP = ("evaluate", "checkpoint_every", "min_replies")
 """Settings that change no bit of a model that is there."""
+_PLACES = ("data.name", "data.test", "data.tokenizer")
+"""Settings that may be paths, which change when a run and its data move to another machine."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,8 @@ def last_state(
         seed: The run's seed.
         engine: Gets the clients' memory of that round.
         config: The settings by what `run.toml` says now; what makes or reads the model must be as the run began.
-        written: What stands in `run.toml`; settings that neither it nor the run knows are defaults of a newer fedfi.
+        written: What stands in `run.toml`; settings that neither it nor the run knows are defaults of a newer fedfi,
+            and paths of data may have changed.
 
     Raises:
         InputError: If another process runs there, or the run began with other settings.
@@ -256,7 +259,8 @@ def _check_config(
         directory: Its newest checkpoint knows how the run began.
         now: As `settings` makes it.
         free: Tables and keys that may differ.
-        written: What stands in `run.toml`; what neither it nor the run knows may differ.
+        written: What stands in `run.toml`, where a model is only read: what neither it nor the run knows may differ,
+            and where data lie.
 
     Raises:
         InputError: Naming the first key that differs.
@@ -265,7 +269,9 @@ def _check_config(
     if not before:
         return  # nothing to go by; reading the checkpoint will say so
     old, new = (dict(flat({k: v for k, v in json.loads(text).items() if k not in free})) for text in (before, now))
-    known = {**old, **(new if written is None else dict(flat(written)))}
+    known = set(old) | set(new if written is None else dict(flat(written)))
+    if written is not None:
+        known -= {key for key in _PLACES if all(Path(str(each.get(key, ""))).is_absolute() for each in (old, new))}
     for key in {**old, **new}:
         if key in known and old.get(key) != new.get(key):
             given = f"{key} = {new[key]!r}" if key in new else f"{key} is missing"
