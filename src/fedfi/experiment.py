@@ -271,6 +271,8 @@ class Experiment:
         except SettingError as error:
             raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
         except InputError as error:
+            if str(error).startswith(f"{self.source}: "):  # it knows where it comes from
+                raise
             raise InputError(f"{self.source}: {about}{error}") from error
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
