@@ -34,6 +34,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fedfi import FederatedData, RatingsData, Task
 from fedfi.composing import choose
 from fedfi.experiment import Experiment, from_dict
 from fedfi.federation.evaluation import Evaluate
@@ -133,13 +134,27 @@ def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
+_kept: dict[str, FederatedData | RatingsData] = {}  # the last data, which the next run of a worker mostly shares
+
+
+def task_of(experiment: Experiment, tables: Mapping[str, Any]) -> Task:
+    """The task of an experiment, whose data are read and divided once for as long as they stay the same."""
+    key = digest({"data": tables["data"], "seed": tables["seed"]})
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = experiment.federate(experiment.load())
+    return experiment.task(_kept[key])
+
+
 def tried(job: tuple[str, float, dict[str, Any]]) -> tuple[str, float, float]:
     """The validation accuracy of a rate; nothing of the test set is looked at."""
     key, rate, tables = job
     experiment = from_dict(tables, source=key)
     judged = Evaluate(every=10_000, levels=False, local=False)
     settings = experiment.settings
-    result = run(experiment.algorithm(), experiment.task(), rounds=settings.rounds, seed=settings.seed, evaluate=judged)
+    result = run(
+        experiment.algorithm(), task_of(experiment, tables), rounds=settings.rounds, seed=settings.seed, evaluate=judged
+    )
     accuracy = result.metrics[-1]["validation/accuracy"]
     print(f"{key} {rate}: {accuracy:.4f}", flush=True)
     return key, rate, accuracy
@@ -176,20 +191,6 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
-_LOADED: dict[str, Any] = {}
-"""The data that this process read last."""
-
-
-def loaded(experiment: Experiment) -> Any:
-    """The data of an experiment, undivided."""
-    data = experiment.settings.data
-    key = json.dumps([data.name, data.loader_options()], sort_keys=True, default=str)
-    if key not in _LOADED:
-        _LOADED.clear()
-        _LOADED[key] = experiment.load()
-    return _LOADED[key]
-
-
 def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
     """Runs a cell and writes its file, whole or not at all."""
     name, tables, path, shown = job
@@ -197,7 +198,7 @@ def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
     settings = experiment.settings
     result = run(
         experiment.algorithm(),
-        experiment.task(experiment.federate(loaded(experiment))),
+        task_of(experiment, tables),
         rounds=settings.rounds,
         seed=settings.seed,
         evaluate=settings.evaluate,
