@@ -37,7 +37,7 @@ from fedfi.validation import dotted, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
 _OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
-_INSTEAD = (("steps", "epochs"), SIZES)
+_INSTEAD = (("steps", "epochs"), SIZES, ("noise", "epsilon"))
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
 
 

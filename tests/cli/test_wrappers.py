@@ -127,3 +127,14 @@ def test_commands_run_show_and_compare_wrapped_methods(tmp_path, capsys):
     assert "participation" not in shown
     assert main(["show", "fedper"]) == 0
     assert "fedfi show private, encrypted" in capsys.readouterr().out
+
+
+def test_an_override_of_noise_stands_instead_of_epsilon(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text(
+        'rounds = 2\n[data]\nname = "breast_cancer"\nclients = 6\n[model]\nname = "mlp"\n[algorithm]\nname = "fedavg"\n'
+        'weights = "uniform"\nprivate = { epsilon = 50.0 }\n'
+    )
+    assert load_experiment(file).algorithm().epsilon == 50.0
+    changed = load_experiment(file, ["algorithm.private.noise=2.0"]).algorithm()
+    assert (changed.noise, changed.epsilon, changed.rounds) == (2.0, None, None)
