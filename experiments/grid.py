@@ -10,6 +10,10 @@ tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `
 that mean nothing to a method, which is then run once for all their values. Runs that are there already, with the same
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
+With `shared = true` clients' first local training is done once for all methods of a setting and seed, and kept in
+`trained/`; one run of each setting goes first. With `predictions = true` what a run's model says of the test examples
+is kept (see predictions.py), and tables have the accuracy of its worst class and its agreement with clients' models,
+which are those of the method `ensemble`. A single rate needs no tuning.
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
 `tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
 """
@@ -26,17 +30,20 @@ import statistics
 import tomllib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import predictions
 from fedfi.experiment import from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
 KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
+KEPT += ("merge/", "objective/", "permuted", "weight/", "units/", "tune/")  # of merges
+SAID = {"worst class": "worst_class", "agreement, highest": "agreement_largest", "agreement, mean": "agreement_mean"}
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
 
@@ -63,7 +70,8 @@ class Grid:
         if scale not in scales:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
         self.scale = dict(scales[scale])
-        self.tuning_rounds = self.scale.pop("tuning_rounds")
+        self.tuning_rounds = self.scale.pop("tuning_rounds", 1)
+        self.shared, self.predictions = self.tables.get("shared", False), self.tables.get("predictions", False)
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
 
@@ -156,14 +164,25 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
-def done(job: tuple[str, dict[str, Any], Path]) -> str:
+@dataclass(frozen=True)
+class Job:
+    """A cell's run: where it goes, where client models are shared, whether predictions are kept."""
+
+    name: str
+    tables: dict[str, Any]
+    path: Path
+    shared: Path | None
+    predictions: bool
+
+
+def done(job: Job) -> str:
     """Runs a cell and writes its file."""
-    name, tables, path = job
-    experiment = from_dict(tables, source=name)
-    settings = experiment.settings
+    experiment = from_dict(job.tables, source=job.name)
+    settings, algorithm = experiment.settings, experiment.algorithm()
+    task = replace(experiment.task(), shared=job.shared)
     result = run(
-        experiment.algorithm(),
-        experiment.task(),
+        algorithm,
+        task,
         rounds=settings.rounds,
         seed=settings.seed,
         evaluate=settings.evaluate,
@@ -171,18 +190,20 @@ def done(job: tuple[str, dict[str, Any], Path]) -> str:
     curves: dict[str, list[list[float]]] = {}
     for line in result.metrics:
         for key, value in line.items():
-            if key.startswith(KEPT) and not key.endswith("examples"):
+            if key.startswith(KEPT) and not key.endswith("examples") and isinstance(value, int | float):
                 curves.setdefault(key, []).append([line["round"], round(value, 6)])
     content = {
-        "settings": tables,
+        "settings": job.tables,
         "failures": len(result.failures),
         "bytes_down": sum(line["bytes/down"] for line in result.metrics),
         "bytes_up": sum(line["bytes/up"] for line in result.metrics),
         "seconds": round(sum(line["seconds"] for line in result.metrics), 1),
         "curves": curves,
     }
-    path.write_text(json.dumps(content) + "\n")
-    return f"{name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
+    if job.predictions:
+        predictions.keep(job.path.with_suffix(".npz"), algorithm, task, result)
+    job.path.write_text(json.dumps(content) + "\n")
+    return f"{job.name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
 
 
 def digest(tables: Mapping[str, Any]) -> str:
@@ -191,33 +212,49 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     """Runs what is missing."""
-    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    jobs = []
+    first, rest, begun = list[Job](), list[Job](), set[tuple[Any, ...]]()
     for cell in grid.cells(only):
-        rate = tuned.get(tuning_key(cell.method, cell.values[0] if cell.values else ""))
+        rate = rate_of(grid, out, cell.method, cell.values)
         if rate is None:
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            jobs.append((cell.name, tables, path))
-    print(f"{len(jobs)} runs", flush=True)
+            job = Job(cell.name, tables, path, out / "trained" if grid.shared else None, grid.predictions)
+            (rest if not grid.shared or (cell.values, cell.seed) in begun else first).append(job)
+            begun.add((cell.values, cell.seed))
+    print(f"{len(first) + len(rest)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        for said in pool.map(done, jobs):
+        for said in pool.map(done, [*first, *rest]):
             print(said, flush=True)
+
+
+def rate_of(grid: Grid, out: Path, method: str, values: tuple[str, ...]) -> float | None:
+    """The learning rate of a method: the only one, or the tuned."""
+    if len(grid.tables["rates"]) == 1:
+        return float(grid.tables["rates"][0])
+    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
+    rate: float | None = tuned.get(tuning_key(method, values[0] if values else ""))
+    return rate
+
+
+def said_by(grid: Grid, out: Path, method: str, values: tuple[str, ...], seed: int) -> dict[str, Any]:
+    """What predictions of a run come to."""
+    paths = [out / "runs" / f"{Cell(name, values, seed).name}.npz" for name in (method, "ensemble")]
+    return predictions.figures(*paths) if grid.predictions else {}
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
     """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
     lines = []
-    tuned = json.loads((out / "tuning.json").read_text())["best"]
+    columns = [*SHOWN, *(SAID if grid.predictions else ())]
     for values in itertools.product(*grid.axes.values()):
         lines += [
             f"### {', '.join(values)}",
             "",
-            "| method | rate | seeds | " + " | ".join(SHOWN) + " | MB down / up |",
+            "| method | rate | seeds | " + " | ".join(columns) + " | MB down / up |",
         ]
-        lines += ["|---" * (len(SHOWN) + 4) + "|"]
+        lines += ["|---" * (len(columns) + 4) + "|"]
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
@@ -231,8 +268,12 @@ def table(grid: Grid, out: Path, last: int) -> str:
                 means = [100 * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
+            for key in SAID.values() if grid.predictions else ():
+                rows = [said_by(grid, out, method, named, seed) for seed in grid.tables["seeds"]]
+                shares = [100 * row[key] for row in rows if key in row]
+                cells.append(f"{statistics.mean(shares):.1f}" if shares else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
-            rate = tuned.get(tuning_key(method, named[0] if named else ""), "")
+            rate = rate_of(grid, out, method, named) or ""
             lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
         lines.append("")
     return "\n".join(lines)
@@ -255,6 +296,7 @@ def collect(grid: Grid, out: Path, last: int) -> None:
                 "learning_rate": found["settings"]["train"]["learning_rate"],
                 **{key: found[key] for key in ("failures", "bytes_down", "bytes_up", "seconds")},
                 **{key: round(statistics.mean(v for _, v in c[-last:]), 5) for key, c in found["curves"].items()},
+                **said_by(grid, out, cell.method, cell.values, cell.seed),
             }
         )
         for key, points in found["curves"].items():

@@ -5,6 +5,7 @@ Shape convention: a layer's weight is the matrix `[out, in]`, with the bias as a
 
     F ~ G (x) A,   A = mean_b sum_t a_bt a_bt^T,   G = mean_b 1/T sum_t g_bt g_bt^T
 
+(for labels from the model G is also the mean over them)
 with inputs a and slopes g (Martens, Grosse, ICML 2015; Grosse, Martens, ICML 2016 for convolutions). F acts on a
 matrix M as G M A. For one example and one position the approximation is exact.
 """
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from fedfi.numerics.diagonal import is_plain, unfolded
 from fedfi.numerics.gradients import Loss
-from fedfi.numerics.tape import Record, record, used_once
+from fedfi.numerics.tape import Record, record, record_labels, used_once
 
 __all__ = ["Factors", "full_fisher", "gram_matrices", "kronecker_factors", "matrix_layers", "root"]
 
@@ -49,13 +50,16 @@ def matrix_layers(model: nn.Module) -> list[str]:
     return [name for name, layer in model.named_modules() if _is_matrix(layer)]
 
 
-def kronecker_factors(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss) -> dict[str, Factors]:
-    """The factors of every layer of `matrix_layers` that one pass calls once, with observed labels.
+def kronecker_factors(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss | None
+) -> dict[str, Factors]:
+    """The factors of every layer of `matrix_layers` that one pass calls once.
 
     Args:
         model: Left as found; it must not mix examples in the mode it is in.
         batches: Pairs of inputs `[B, ...]` and targets `[B, ...]`.
-        loss: Outputs and targets to the unreduced losses `[B]`.
+        loss: Outputs and targets to the unreduced losses `[B]`; None: labels from the model, in expectation, of a
+            model that returns logits `[B, C]`. That is one pass back a class.
 
     Raises:
         ValueError: For no batches, or what `tape.record` refuses.
@@ -64,12 +68,18 @@ def kronecker_factors(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]
     names: set[str] | None = None
     count = 0
     for inputs, targets in batches:
-        names = used_once(model, inputs, matrix_layers(model)) if names is None else names
-        for seen in record(model, inputs, targets, loss, names):
-            a, g = _rows(seen)
-            squares = [a.T @ a, g.T @ g / (len(g) / len(inputs))]
-            held = sums.get(seen.name)
-            sums[seen.name] = squares if held is None else [x + y for x, y in zip(held, squares, strict=True)]
+        names = used_once(model, inputs[:1], matrix_layers(model)) if names is None else names
+        passes = (
+            record_labels(model, inputs, names) if loss is None else iter([record(model, inputs, targets, loss, names)])
+        )
+        for number, records in enumerate(passes):
+            for seen in records:
+                a, g = _rows(seen)
+                if seen.name not in sums:
+                    sums[seen.name] = [a.new_zeros(a.shape[1], a.shape[1]), g.new_zeros(g.shape[1], g.shape[1])]
+                if number == 0:  # inputs are the same in every pass
+                    sums[seen.name][0] += a.T @ a
+                sums[seen.name][1] += g.T @ g / (len(g) / len(inputs))
         count += len(inputs)
     if not count:
         raise ValueError("no batches were given; expected at least one")
@@ -128,7 +138,7 @@ def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tens
     names: set[str] | None = None
     layers = dict(model.named_modules())
     for inputs in batches:
-        names = used_once(model, inputs, linear) if names is None else names
+        names = used_once(model, inputs[:1], linear) if names is None else names
         hooks = [
             layers[n].register_forward_pre_hook(lambda _, arguments, n=n: note(n, arguments[0])) for n in sorted(names)
         ]

@@ -83,7 +83,9 @@ class FedBEns(Merging[FedBEnsState]):
         models = [{n: t.clone() for n, t in bench.tree().items()}]
         seed = int(torch.randint(2**31, (), generator=rng))
         models += [random_model(task, seed, i) for i in range(1, self.models)]
-        return FedBEnsState(models, Server(task, bench), Form.of(bench, task, self.needs(), self.upload_bits))
+        return FedBEnsState(
+            models, Server(task, bench, self.reestimate), Form.of(bench, task, self.measures(), self.upload_bits)
+        )
 
     def configure(
         self, state: FedBEnsState, round: int, clients: Sequence[ClientId], rng: torch.Generator
@@ -103,14 +105,14 @@ class FedBEns(Merging[FedBEnsState]):
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Trains and measures each model."""
         bench, tensors, loss = client.workbench, dict[str, torch.Tensor](), 0.0
-        form = Form.of(bench, client.task, self.needs(), self.upload_bits)
+        form = Form.of(bench, client.task, self.measures(), self.upload_bits)
         for i in range(self.models):
             bench.reset()
             bench.load(_part(packet, i))
             if self.initialization == "independent" and client.round == 0:
                 bench.load(random_model(client.task, client.seed, client.id, i))
             loss += train_locally(client).loss / self.models
-            upload = measured(client, self.needs(), self.measure_on)
+            upload = measured(client, self.measures(), self.measure_on)
             tensors |= {f"{i}/{n}": t for n, t in form.pack(upload, {}).tensors.items()}
         return Packet(tensors, {"loss": loss, "examples": len(client.data.train)})
 
@@ -124,7 +126,10 @@ class FedBEns(Merging[FedBEnsState]):
                 uploads.append(state.form.unpack(Packet(_part(reply.packet, i), reply.packet.scalars), reply.client))
             loss.add_scalar("loss", reply.packet.scalars["loss"], uploads[-1].examples)
         merged = self.merged(uploads, Context(state.server, None, round, rng))
-        models = [_part(Packet(merged.deployed or {}), f"networks.{i}.", "") for i in range(self.models)]
+        if merged.deployed is None:  # a student of the ensemble, see `improving`
+            models = [merged.model] * self.models
+        else:
+            models = [_part(Packet(merged.deployed), f"networks.{i}.", "") for i in range(self.models)]
         return replace(state, models=models), {"train/loss": loss.scalar("loss"), **merged.metrics}
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:

@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Packet
 from fedfi.federation.workbench import Benches, Workbench
-from fedfi.oneshot.growing import Direction, Process, cut, grow, widened
+from fedfi.oneshot.growing import Direction, Process, cut, grow, homes, widened
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload
 
@@ -61,7 +61,7 @@ def matched_network(
     wiring = context.server.wiring
     found = grow(wiring, uploads, direction, process, context.rng)
     metrics: Metrics = {f"units/{name}": float(len(counts)) for name, counts in found.counts.items()}
-    return Merged(cut(found, wiring), metrics, found.model if wider else None)
+    return Merged(cut(found, wiring), metrics, found.model if wider else None, homes(found, wiring))
 
 
 def bench_of(packet: Packet, benches: Benches) -> Workbench:

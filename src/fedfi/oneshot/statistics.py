@@ -5,6 +5,7 @@
 | `fisher` | parameter: mean squared per-example gradient | FedFiOT, FisherMerge, FedFisher, FedBEns |
 | `exact` | parameter: the same with labels drawn from the model, in expectation | FisherMerge |
 | `kfac` | `LAYER/inputs`, `LAYER/outputs`: Kronecker factors (`numerics.kfac`) | FedFisher, FedBEns |
+| `exact-kfac` | the same with labels drawn from the model, in expectation | FedFisher |
 | `last` | the last matrix `LAYER`: its full Fisher information | FedBEns (Diag + Full) |
 | `gram` | linear `LAYER`: X^T X / n of its inputs | RegMean |
 | `classes` | `counts`: examples of each class, int64 `[classes]` | DENSE, PFNM, FedMA |
@@ -49,9 +50,13 @@ def _exact(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tre
     return exact_fisher(module, batches)
 
 
-def _kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+def _kfac(module: nn.Module, batches: Batches, loss: Loss | None, classes: int) -> Tree:
     found = kronecker_factors(module, batches, loss)
     return {f"{n}/{side}": getattr(f, side) for n, f in sorted(found.items()) for side in ("inputs", "outputs")}
+
+
+def _exact_kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return _kfac(module, batches, None, classes)
 
 
 def _last(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
@@ -87,6 +92,7 @@ KINDS: dict[str, Kind] = {
     "fisher": Kind("diagonal", _fisher),
     "exact": Kind("diagonal", _exact),
     "kfac": Kind("matrices", _kfac),
+    "exact-kfac": Kind("matrices", _exact_kfac),
     "last": Kind("matrices", _last),
     "gram": Kind("matrices", _gram),
     "classes": Kind("counts", _classes),
@@ -149,7 +155,7 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
         weight = layer.weight
         assert isinstance(weight, Tensor)  # of a linear layer or a convolution
         inputs = weight[0].numel()
-        if kind == "kfac":
+        if kind in ("kfac", "exact-kfac"):
             found[f"{name}/inputs"] = inputs + (layer.bias is not None), count
             found[f"{name}/outputs"] = len(weight), count
         elif isinstance(layer, nn.Linear):
