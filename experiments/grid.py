@@ -11,9 +11,9 @@ that mean nothing to a method, which is then run once for all their values. Runs
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
 With `shared = true` clients' first local training is done once for all methods of a setting and seed, and kept in
-`trained/`; one run of each setting goes first. With `predictions = true` what a run's model says of the test examples
-is kept (see predictions.py), and tables have the accuracy of its worst class and its agreement with clients' models,
-which are those of the method `ensemble`. A single rate needs no tuning.
+`runs/trained`, for other grids, too; one run of each setting goes first. With `predictions = true` what a run's model
+says of the test examples is kept (see predictions.py), and tables have the accuracy of its worst class and its
+agreement with clients' models, which are those of the method `ensemble`. A single rate needs no tuning.
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
 `tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
 """
@@ -43,6 +43,7 @@ from fedfi.federation.run import run
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
 KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
 KEPT += ("merge/", "objective/", "permuted", "weight/", "units/", "tune/")  # of merges
+TRAINED = Path("runs/trained")  # found by what training depends on, so that grids may share it
 SAID = {"worst class": "worst_class", "agreement, highest": "agreement_largest", "agreement, mean": "agreement_mean"}
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
@@ -220,7 +221,7 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            job = Job(cell.name, tables, path, out / "trained" if grid.shared else None, grid.predictions)
+            job = Job(cell.name, tables, path, TRAINED if grid.shared else None, grid.predictions)
             (rest if not grid.shared or (cell.values, cell.seed) in begun else first).append(job)
             begun.add((cell.values, cell.seed))
     print(f"{len(first) + len(rest)} runs", flush=True)

@@ -175,7 +175,8 @@ def test_merges_share_what_clients_trained_and_measured(file: Path, fedfi, monke
 
     monkeypatch.setattr(training, "_train", counted("train", training._train))
     monkeypatch.setattr(method, "measure", counted("measure", method.measure))
-    arguments = ["--set", "rounds=1", "--set", "algorithm={participation=1.0}", "--set", "data.clients=3"]
+    file.write_text(file.read_text().partition("[algorithm]")[0] + '[algorithm]\nname = "fedfiot"\n')
+    arguments = ["--set", "rounds=1", "--set", "data.clients=3"]
     methods = "fedfiot,published=fedfiot:as-published,average"
     code, _, err = fedfi("compare", file, "--algorithms", methods, "--out", "c", "--workers", "1", *arguments)
     assert code == 0, err

@@ -276,7 +276,9 @@ ROWS: dict[str, Row] = {
     "ensemble": Row(Ensemble(**HALF)),
     "dense": Row(DENSE(**HALF, stages=1, noise=3, batch=8, generator_steps=2, steps=3)),
     "fedbens": Row(FedBEns(**HALF, models=2, steps=4)),
-    "fedbens-diag-full": Row(FedBEns(**HALF, models=2, steps=4, curvature="diag-full", upload_bits=16)),
+    "fedbens-diag-full": Row(
+        FedBEns(**HALF, models=2, steps=4, curvature="diag-full", fisher="observed", upload_bits=16)
+    ),
     # a row of the last layer is weighted by who has the class: 1.001 of 1.002 (each count plus a thousandth)
     "pfnm": Row(
         PFNM(**HALF, grow=False),

@@ -30,7 +30,7 @@ from fedfi.oneshot.fedfisher import FedFisher, descend, quadratic_slope
 from fedfi.oneshot.fedma import FedMA
 from fedfi.oneshot.fishermerge import FisherMerge
 from fedfi.oneshot.growing import Process, cut, grow, widened
-from fedfi.oneshot.laplace import Component, log_posterior_slope
+from fedfi.oneshot.laplace import NEEDS, Component, log_posterior_slope
 from fedfi.oneshot.otfusion import OTFusion, transported
 from fedfi.oneshot.pfnm import PFNM
 from fedfi.oneshot.rebasin import GitReBasin, merge_many
@@ -157,7 +157,7 @@ def doubled(tree, wired, other, places):
     ("kind", "spec", "small", "large"),
     [
         ("mlp", cases.SMALL, {"hidden": (4, 3)}, {"hidden": (8, 6)}),
-        ("cnn", cases.IMAGES, {"width": 0.1, "bias": True}, {"width": 0.2, "bias": True}),
+        ("cnn", cases.IMAGES, {"width": 0.125, "bias": True}, {"width": 0.25, "bias": True}),
     ],
     ids=["mlp", "cnn"],
 )
@@ -311,7 +311,7 @@ class TestFedBEns:
                 full = {"2": (j := torch.randn(12, 12).double()) @ j.T}
                 tree = {n: p.detach().clone() for n, p in model.named_parameters()}
                 upload = Upload("p", tree, tuple(tree), 3, {"kfac": factors, "fisher": fisher, "last": full})
-                mixture.append(Component.of(upload, curvature, 0.5, 0.2))
+                mixture.append(Component.of(upload, curvature, NEEDS["observed"][curvature], 0.5, 0.2))
             mixtures.append(mixture)
         w = {n: p.detach().clone() for n, p in model.named_parameters()}
         value, slope = log_posterior_slope(mixtures, w)

@@ -18,7 +18,15 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.numerics.fisher import usual_chunk
-from fedfi.numerics.gradients import Loss, Named, exact_squares, example_sums, selected_parameters, wide
+from fedfi.numerics.gradients import (
+    Loss,
+    Named,
+    exact_squares,
+    example_sums,
+    require_separable,
+    selected_parameters,
+    wide,
+)
 from fedfi.numerics.tape import Record, record, record_labels, used_once
 
 __all__ = ["closed_layers", "empirical_fisher", "exact_fisher", "unfolded"]
@@ -81,6 +89,7 @@ def _mean_squares(
     others: Callable[[Named, Tensor, Tensor], Named],
 ) -> Named:
     """Squares summed over the passes of each batch, in closed form where there is one; means over examples."""
+    require_separable(model)
     parameters = selected_parameters(model, None)
     sums = {name: torch.zeros_like(value, dtype=wide(value)) for name, value in parameters.items()}
     closed: set[str] | None = None

@@ -127,7 +127,7 @@ def record_each(
     outputs = [output for _, output in seen.values()]
     with torch.enable_grad():
         pending = iter(losses(given))
-        values = next(pending)
+        values: Tensor | None = next(pending)
         while values is not None:
             following = next(pending, None)
             if values.shape != (len(inputs),):

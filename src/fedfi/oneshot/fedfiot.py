@@ -28,6 +28,7 @@ Deviations, all in the defaults; `preset = "as-published"` takes the first four 
   belong to. Buffers follow with their units and are averaged by `weights`.
 - Diagonals travel as 16-bit fourth roots, so that the server can still choose rho (see `wire`).
 
+`fisher = "exact"` takes the model's labels in expectation instead of the observed ones (App. B), at C times the cost.
 Options of the ablation (App. F): `alignment = "identity" | "euclidean"`, `aggregation = "mean"`.
 """
 
@@ -145,6 +146,9 @@ class FedFiOT(OneShot):
     weights: Annotated[Weights, Field(description="share p_k of a client in its Fisher weights, or 1 for all")] = (
         "examples"
     )
+    fisher: Annotated[
+        Literal["observed", "exact"], Field(description="the observed labels, or labels from the model in expectation")
+    ] = "observed"
     rho: Annotated[
         Candidates, Field(min_length=1, description="exponents of the Fisher information, the best on the server's")
     ] = (0.3, 0.2, 0.4)
@@ -178,7 +182,7 @@ class FedFiOT(OneShot):
 
     def needs(self) -> tuple[str, ...]:
         """The diagonal of the Fisher information."""
-        return ("fisher",)
+        return ("fisher",) if self.fisher == "observed" else ("exact",)
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Every candidate from the same uploads; the best on the server's examples, judged as it would be returned."""
@@ -226,7 +230,7 @@ class FedFiOT(OneShot):
         weighed = self.weights == "examples" or any(u.weight is not None for u in uploads)
         return fuse(
             [u.model for u in uploads],
-            [u.measured("fisher") for u in uploads],
+            [u.measured(self.needs()[0]) for u in uploads],
             context.server.wiring,
             party=shares(uploads, self.weights) if weighed else None,
             rho=rho,

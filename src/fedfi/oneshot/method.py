@@ -247,7 +247,7 @@ def _measured(client: Client, kind: str, limit: int | None, seed: str) -> Tree:
     place = place_of(client, ("statistic", kind, limit, seed))
     if place is not None:
         try:
-            return decode(place.read_bytes()).tensors
+            return dict(decode(place.read_bytes()).tensors)
         except (FileNotFoundError, PacketError):
             pass  # nobody has measured it yet
     found = measure(

@@ -28,7 +28,6 @@ from fedfi.federation.packet import Tree
 from fedfi.numerics.kfac import matrix_layers
 from fedfi.numerics.tape import used_once
 from fedfi.oneshot.server import Server
-from fedfi.oneshot.units import Orders
 
 _LEAST = 1e-6
 
@@ -45,7 +44,7 @@ def rescaled(
     server: Server,
     model: Mapping[str, Tensor],
     models: Sequence[Mapping[str, Tensor]],
-    orders: Sequence[Orders] | None,
+    orders: Sequence[Mapping[str, Tensor]] | None,
     party: Sequence[float],
 ) -> Tree:
     """A merged model whose units vary as the clients' do.
@@ -65,9 +64,9 @@ def rescaled(
         raise InputError("rescale measures units on the server's examples, but there are none (data.validation is 0)")
     layers = _layers(server, inputs[0])
     shared = {name: _Mean(server.wiring, name) for name in layers}
-    for i, (own, weight) in enumerate(zip(models, party, strict=True)):
+    for i, (own, share) in enumerate(zip(models, party, strict=True)):
         for name, spread in spreads(server.loaded(own), layers, inputs).items():
-            shared[name].add(spread, None if orders is None else orders[i], weight)
+            shared[name].add(spread, None if orders is None else orders[i], share)
     found = dict(model)
     module = _with_batch_statistics(copy.deepcopy(server.loaded(model)))
     state = dict(module.named_parameters())
@@ -117,7 +116,7 @@ class _Mean:
         ]
         self._sums = torch.zeros(3, wiring.shapes[weight][0], dtype=torch.float64)
 
-    def add(self, spread: Spread, orders: Orders | None, weight: float) -> None:
+    def add(self, spread: Spread, orders: Mapping[str, Tensor] | None, weight: float) -> None:
         channels = torch.arange(len(spread.mean))
         for group, positions in self._members if orders is not None else ():
             places = orders[group] if orders is not None else positions[:, 0]
