@@ -269,6 +269,18 @@ class TestFedFisher:
         found = quadratic_slope(models, factors, party, "kfac")({"weight": w["weight"].detach()})
         torch.testing.assert_close(found["weight"], w["weight"].grad)
 
+    def test_the_models_labels_see_what_the_observed_ones_do_not(self):
+        """Where the observed class has probability p, its slope is (1 - p): G is (1 - p)^2 and not p (1 - p)."""
+        model = nn.Linear(1, 2, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[6.0], [0.0]]))
+        batch = [(torch.ones(4, 1), torch.zeros(4).long())]
+        p = float(torch.tensor(6.0).sigmoid())
+        observed, exact = (float(kronecker_factors(model, batch, f)[""].outputs[0, 0]) for f in (cross_entropy, None))
+        assert observed == pytest.approx((1 - p) ** 2, rel=1e-4)
+        assert exact == pytest.approx(p * (1 - p), rel=1e-4)
+        assert FedFisher().needs() == ("exact-kfac",)
+
     def test_diagonal_optimum_is_the_fisher_mean(self):
         models = [{"w": torch.tensor([0.0, 4.0])}, {"w": torch.tensor([2.0, 0.0])}]
         fishers = [{"w": torch.tensor([3.0, 1.0])}, {"w": torch.tensor([1.0, 1.0])}]

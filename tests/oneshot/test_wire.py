@@ -45,3 +45,12 @@ def test_small_eigenvalues_survive():
     back = of.unpack(of.pack(Upload("p", model, tuple(of.layout.names), 1, {"gram": grams}), {}), "p")
     found = torch.linalg.eigvalsh(back.measured("gram")[name].double()).flip(0)[:4]
     torch.testing.assert_close(found[:3], values[:3], rtol=0.03, atol=0)
+
+
+def test_small_layers_are_whole():
+    """One rank for all: of a small matrix, such as that of the logits' layer, nothing is cut."""
+    _, of = form("cnn with biases", ("exact-kfac",))
+    ranks = of.ranks["exact-kfac"]
+    top = max(rank for _, rank in ranks.values())
+    assert all(rank == min(side, top) for side, rank in ranks.values())
+    assert ranks["head/outputs"] == (4, 4)

@@ -12,11 +12,14 @@ The optimiser is that of the authors' program (github.com/Divyansh03/FedFisher, 
 past slopes and of their squares, and 0.01 under the root, so that where the curvature is flat nothing moves. Adam
 takes steps of equal length there, too.
 
+The Fisher information is an expectation over the model's labels, as in the paper and the program, at a backward pass a
+class; `fisher = "observed"` takes one in all. That is no small matter: on what a client has learnt, the observed
+labels' factors are smaller than the model's by the probability of an error, so that where clients are sure the
+quadratic is flat, and its minimum is below the plain mean.
+
 Deviations: parameters without factors (norms, embeddings) stay at the mean. The 0.01 stands under the root for
 diagonals as well. Without server examples the last iterate is taken, with them the start is a candidate, too. Factors
-are cut to roots of equal relative rank, one for each (`wire`); the program cuts to one rank for all layers and keeps
-both sides of the decomposition. Expectations over the model's labels, as in the paper and the program, cost a backward
-pass a class; `fisher = "observed"` one in all.
+are cut to roots of one rank (`wire`), where the program keeps both sides of a decomposition.
 """
 
 from __future__ import annotations
