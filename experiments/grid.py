@@ -36,7 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import predictions
-from fedfi.experiment import from_dict
+from fedfi import FederatedData, RatingsData, Task
+from fedfi.experiment import Experiment, from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
@@ -122,13 +123,27 @@ def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
+_kept: dict[str, FederatedData | RatingsData] = {}  # the last data, which the next run of a worker mostly shares
+
+
+def task_of(experiment: Experiment, tables: Mapping[str, Any]) -> Task:
+    """The task of an experiment, whose data are read and divided once for as long as they stay the same."""
+    key = digest({"data": tables["data"], "seed": tables["seed"]})
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = experiment.federate(experiment.load())
+    return experiment.task(_kept[key])
+
+
 def tried(job: tuple[str, float, dict[str, Any]]) -> tuple[str, float, float]:
     """The validation accuracy of a rate; nothing of the test set is looked at."""
     key, rate, tables = job
     experiment = from_dict(tables, source=key)
     judged = Evaluate(every=10_000, levels=False, local=False)
     settings = experiment.settings
-    result = run(experiment.algorithm(), experiment.task(), rounds=settings.rounds, seed=settings.seed, evaluate=judged)
+    result = run(
+        experiment.algorithm(), task_of(experiment, tables), rounds=settings.rounds, seed=settings.seed, evaluate=judged
+    )
     accuracy = result.metrics[-1]["validation/accuracy"]
     print(f"{key} {rate}: {accuracy:.4f}", flush=True)
     return key, rate, accuracy
@@ -180,7 +195,7 @@ def done(job: Job) -> str:
     """Runs a cell and writes its file."""
     experiment = from_dict(job.tables, source=job.name)
     settings, algorithm = experiment.settings, experiment.algorithm()
-    task = replace(experiment.task(), shared=job.shared)
+    task = replace(task_of(experiment, job.tables), shared=job.shared)
     result = run(
         algorithm,
         task,

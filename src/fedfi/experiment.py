@@ -33,6 +33,7 @@ from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
 from fedfi.federation.trial import check_logits
 from fedfi.importing import call
+from fedfi.trackers import Tracker
 from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
 Tables = Mapping[str, Any]
@@ -140,6 +141,9 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, description="every draw is a function of it")] = 0
     min_replies: Annotated[int, Field(ge=1, description="fewest replies with which a round counts")] = 1
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds from one checkpoint to the next")] = 1
+    log: Annotated[
+        tuple[Tracker, ...], Field(description="copy each round's numbers to these too: tensorboard, mlflow")
+    ] = ()
     data: Data
     model: Model
     train: Training = Field(default_factory=Training)
@@ -234,6 +238,7 @@ class Experiment:
             "seed": s.seed,
             "min_replies": s.min_replies,
             "checkpoint_every": s.checkpoint_every,
+            "log": list(s.log),
             "data": s.data.model_dump(mode="json")
             | (s.data.ratings if s.data.holds == "ratings" else {})
             | _absolute(s.data),

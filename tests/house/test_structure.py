@@ -18,7 +18,7 @@ LEVELS = [
     {"flower", "audit"},
     {"experiment"},
     {"federation.run", "registry"},
-    {"engines", "progress"},
+    {"engines", "progress", "trackers"},
     {"averaging", "submodel", "oneshot", "personal", "recsys"},
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
@@ -38,6 +38,8 @@ OPTIONAL = {
     "ot",
     "dp_accounting",
     "pfl",
+    "tensorboard",
+    "mlflow",
 }
 
 

@@ -190,6 +190,28 @@ def report(
 
 
 @app.command()
+def watch(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run directories, or directories of runs.")
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On this machine alone; 0 takes a free one.")] = 0,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+) -> None:
+    """Follow runs on a page that keeps itself up to date, until Ctrl-C."""
+    from fedfi.cli.watching import watch as watch_
+
+    watch_(directories, port, open_)
+
+
+@app.command()
+def doctor(json: _Json = False) -> None:
+    """Show what is installed, which devices and data there are, and how to get what is missing."""
+    from fedfi.cli.doctor import doctor as doctor_
+
+    doctor_(json)
+
+
+@app.command()
 def audit(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     set_: _Set = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedfi import registry
+from fedfi.cli.executing import execute
 from fedfi.cli.exits import stoppable
 from fedfi.cli.parallel import Work, in_processes
 from fedfi.cli.running import check_same_split, remembered
@@ -20,7 +21,6 @@ from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.record import finite
-from fedfi.federation.run import run
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
 from fedfi.report.reading import read_run
@@ -37,6 +37,8 @@ _UNSTARTED = {
     "metrics.jsonl",
     "checkpoints",
     "rows",
+    "tensorboard",
+    "mlflow.json",
 }
 
 
@@ -181,20 +183,7 @@ def _works(planned: list[Planned], quiet: bool, shared: Path | None) -> Iterator
                 check_same_split(p.directory, task)
             else:
                 _clear(p.directory)
-            settings = p.experiment.settings
-            run(
-                p.experiment.algorithm(),
-                task,
-                rounds=settings.rounds,
-                seed=settings.seed,
-                out=p.directory,
-                evaluate=settings.evaluate,
-                min_replies=settings.min_replies,
-                checkpoint_every=settings.checkpoint_every,
-                resume=p.state == "begun",
-                config=p.experiment.resolved(),
-                observe=tell,
-            )
+            execute(p.experiment, task, p.directory, done=_done(p) if p.state == "begun" else None, observe=tell)
 
         yield work
 

@@ -8,12 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedfi.cli.executing import execute
 from fedfi.cli.exits import quoted, stoppable
 from fedfi.cli.results import print_result
 from fedfi.errors import InputError, RunError
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
-from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
@@ -81,26 +81,12 @@ def remembered(directories: Iterable[Path]) -> list[str]:
 
 
 def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: bool, done: int | None) -> None:
-    settings = experiment.settings
     with (
         stoppable(f"fedfi resume {quoted(out)}"),
-        progress(settings.rounds, done or 0, quiet=quiet) as observe,
+        progress(experiment.settings.rounds, done or 0, quiet=quiet) as observe,
         experiment.naming(),
     ):
-        run(
-            experiment.algorithm(),
-            task,
-            rounds=settings.rounds,
-            seed=settings.seed,
-            workers=workers,
-            out=out,
-            evaluate=settings.evaluate,
-            min_replies=settings.min_replies,
-            checkpoint_every=settings.checkpoint_every,
-            resume=done is not None,
-            config=experiment.resolved(),
-            observe=observe,
-        )
+        execute(experiment, task, out, done=done, observe=observe, workers=workers)
     report = _report(out)
     if not quiet:
         print_result(out)

@@ -7,8 +7,9 @@ nor a resume changes a single bit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -36,10 +37,16 @@ def keyed_generator(seed: int, *parts: int | str) -> torch.Generator:
 
 @contextmanager
 def keyed_global_rng(seed: int, *parts: int | str) -> Iterator[None]:
-    """Lends torch's global CPU generator a key (initialisers and dropout draw from it), then gives it back."""
+    """Lends torch's global generators a key (initialisers and dropout draw from them), then gives the CPU's back."""
     state = torch.get_rng_state()
-    torch.manual_seed(key(seed, *parts))
+    _seed_global()(key(seed, *parts))
     try:
         yield
     finally:
         torch.set_rng_state(state)
+
+
+@cache
+def _seed_global() -> Callable[[int], object]:
+    """`torch.manual_seed` for all devices; without an accelerator its CPU part alone, a hundred times faster."""
+    return torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed

@@ -1,5 +1,5 @@
 (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  let figures = JSON.parse(document.getElementById("figures").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const axis = own => ({
@@ -20,4 +20,23 @@
   });
   draw();
   dark.addEventListener("change", draw);
+
+  if (!document.body.hasAttribute("data-live")) return;
+  let mark = null;
+  const follow = async () => {
+    const now = await (await fetch("/mark")).json();
+    if (mark !== null && now !== mark) {
+      const page = new DOMParser().parseFromString(await (await fetch("/")).text(), "text/html");
+      if (!window.Plotly && page.querySelector("[data-figure]")) return location.reload();
+      const open = [...document.querySelectorAll("details")].map(part => part.open);
+      document.title = page.title;
+      document.querySelectorAll("[data-figure]").forEach(place => Plotly.purge(place));
+      document.querySelector("main").replaceWith(page.querySelector("main"));
+      document.querySelectorAll("details").forEach((part, i) => { part.open = open[i] ?? false; });
+      figures = JSON.parse(page.getElementById("figures").textContent);
+      draw();
+    }
+    mark = now;
+  };
+  setInterval(() => follow().catch(() => {}), 2000);  // the server may be gone: the page stays as it is
 })();

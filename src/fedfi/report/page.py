@@ -47,12 +47,13 @@ def write(directories: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def render(runs: Sequence[RunRecord], script: str) -> str:
+def render(runs: Sequence[RunRecord], script: str, *, live: bool = False) -> str:
     """The page as text.
 
     Args:
         runs: What it is about.
         script: Plotly's JavaScript.
+        live: Whether the page asks its server for news.
     """
     figures: list[fig.Figure] = []
     firsts = list({run.label: run for run in reversed(runs)}.values())[::-1]
@@ -69,16 +70,28 @@ def render(runs: Sequence[RunRecord], script: str) -> str:
         _section("Failures and warnings", _events(runs)),
         _section("Settings and environment", "".join(_settings(run) for run in runs)),
     ]
-    title = escape(", ".join(dict.fromkeys(run.label for run in runs)))
+    return shell(", ".join(dict.fromkeys(run.label for run in runs)), "".join(sections), figures, script, live=live)
+
+
+def shell(title: str, content: str, figures: Sequence[fig.Figure], script: str, *, live: bool = False) -> str:
+    """A whole page around its content.
+
+    Args:
+        title: Plain text.
+        content: HTML.
+        figures: Those that the content has places for.
+        script: Plotly's JavaScript.
+        live: Whether the page asks its server for news.
+    """
     data = json.dumps(finite(figures), allow_nan=False).replace("</", "<\\/")
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    theme = resources.files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+    behaviour = resources.files(__package__).joinpath("page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>fedfi: {title}</title><style>{style}</style></head><body><main><h1>{title}</h1>"
-        f"{''.join(sections)}</main><script>{script}</script>"
-        f'<script type="application/json" id="figures">{data}</script><script>{theme}</script>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>fedfi: {escape(title)}</title><style>{style}</style></head><body{' data-live' * live}>"
+        f"<main><h1>{escape(title)}</h1>{content}</main><script>{script}</script>"
+        f'<script type="application/json" id="figures">{data}</script><script>{behaviour}</script>'
         "</body></html>\n"
     )
 
