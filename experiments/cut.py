@@ -30,5 +30,5 @@ def cifar10_10000() -> tuple[Dataset, Dataset]:
 def cifar10_1000() -> tuple[Dataset, Dataset]:
     """1,000 training images, to try a file out."""
     train, test = cifar10(1_000)
-    rows = torch.arange(500)
+    rows = torch.arange(0, len(test), 20)  # the file may be sorted by class
     return train, dataclasses.replace(test, inputs=test.inputs[rows], targets=test.targets[rows])

@@ -19,6 +19,7 @@ Deviations, all in the defaults; `preset = "as-published"` takes the first four 
   better, so the choice is made by the server's examples, and without any the aligned model is taken.
 - `weights = "examples"`: f = p_k F^rho + lambda with p_k a client's share of the examples, 4 to 6 points better; as
   published, p_k = 1.
+- Candidates are judged by the server's examples as they would be returned, after the fallback; the paper does not say.
 - `rho` and `damping`: fewer candidates; the paper tunes 6 x 3 on the server's examples. Without examples the first of
   each is taken.
 - `reference`: the client with most examples in every round; the paper also tries the broadcast model in later rounds

@@ -10,7 +10,10 @@
 
 The network grows: a unit that no other client has stays. `grow = false` deploys the original widths instead, of each
 layer the units that most clients hold; in further rounds clients start from those. Deviations: convolutions are matched
-channel by channel, as FedMA's comparison does; norms and buffers are averaged over the clients that hold a unit.
+channel by channel, as FedMA's comparison does; norms and buffers are averaged over the clients that hold a unit; the
+last layer's bias is the mean weighted by classes, without a prior. `weights` says nothing here: the posterior weighs
+clients by precision, and what belongs to no unit is averaged by numbers of examples. (FedFisher's program, on which
+FedFiOT's comparison builds, runs FedMA's matching, from the input on, under the name PFNM: that is `fedma` here.)
 """
 
 from __future__ import annotations
