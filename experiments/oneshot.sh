@@ -1,6 +1,6 @@
 #!/bin/sh
-# All of the one-shot grids on CIFAR-10: about two hours on two cores, most of it the first. Runs that are there are kept,
-# so the same command goes on after an interruption.
+# All of the one-shot grids on CIFAR-10: about two and a half hours on two cores, the first three of them 90 minutes. Runs
+# that are there are kept, so the same command goes on after an interruption.
 #   FEDFI_DATA=... experiments/oneshot.sh [SCALE] [FOLDER]       # SCALE small (default) or try; FOLDER results
 set -eu
 scale=${1:-small}

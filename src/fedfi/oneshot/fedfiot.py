@@ -19,7 +19,6 @@ Deviations, all in the defaults; `preset = "as-published"` takes the first four 
   better, so the choice is made by the server's examples, and without any the aligned model is taken.
 - `weights = "examples"`: f = p_k F^rho + lambda with p_k a client's share of the examples, 4 to 6 points better; as
   published, p_k = 1.
-- Candidates are judged by the server's examples as they would be returned, after the fallback; the paper does not say.
 - `rho` and `damping`: fewer candidates; the paper tunes 6 x 3 on the server's examples. Without examples the first of
   each is taken.
 - `reference`: the client with most examples in every round; the paper also tries the broadcast model in later rounds
@@ -27,6 +26,8 @@ Deviations, all in the defaults; `preset = "as-published"` takes the first four 
 - The paper treats fully connected layers without biases. Here any network goes: channel groups take the place of layers
   (convolutions, residual streams, heads of attention), and biases and norms are more coordinates of the units that they
   belong to. Buffers follow with their units and are averaged by `weights`.
+- Candidates are judged as they would be returned, after the fallback and with batch norms settled; the paper does not
+  say whether before or after.
 - Diagonals travel as 16-bit fourth roots, so that the server can still choose rho (see `wire`).
 
 `fisher = "exact"` takes the model's labels in expectation instead of the observed ones (App. B), at C times the cost.

@@ -30,6 +30,8 @@ from fedfi.oneshot.rescaling import rescaled
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Merged, Upload, Weights, masses, shares
 
+_STAGES = 10  # of generated inputs: half of DENSE's, with a quarter of the inputs each
+
 Distil = Literal["no", "server", "generated"]
 Merge = Callable[[Sequence[Upload], torch.Generator], Merged]
 
@@ -145,11 +147,12 @@ def _distilled(
             rng=rng,
         )
     else:
-        stages = Stages()
-        recipe = replace(
-            stages,
-            stages=min(stages.stages, options.distil_steps),
-            steps=max(1, options.distil_steps // stages.stages),
+        count = min(_STAGES, options.distil_steps)
+        recipe = Stages(
+            stages=count,
+            batch=64,
+            generator_steps=20,
+            steps=options.distil_steps // count,
             learning_rate=options.distil_rate,
             temperature=options.distil_temperature,
         )
