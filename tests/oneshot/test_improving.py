@@ -110,7 +110,9 @@ def test_the_servers_examples_are_asked_for(option, said):
 
 
 class TestRescaling:
-    @pytest.mark.parametrize("name", ["mlp", "cnn with biases", "resnet18, group norm", "resnet18, batch norm"])
+    @pytest.mark.parametrize(
+        "name", ["mlp", "cnn with biases", "resnet18, group norm", "resnet18, batch norm", "transformer"]
+    )
     def test_units_vary_as_the_clients_do(self, name):
         """After it every layer's units have the mean and the spread that theirs have on average."""
         where = server(name, 40)
@@ -118,7 +120,11 @@ class TestRescaling:
         mean = {n: (a + trees[1][n]) / 2 if a.is_floating_point() else a for n, a in trees[0].items()}
         found = rescaled(where, mean, trees, None, [0.25, 0.75])
         inputs = where.inputs()
-        layer = {"mlp": "hidden2", "cnn with biases": "fc1"}.get(name, "stem.conv")
+        layer = {
+            "mlp": "hidden2",
+            "cnn with biases": "fc1",
+            "transformer": next((n[:-7] for n in mean if n.endswith("layer.1.intermediate.dense.weight")), ""),
+        }.get(name, "stem.conv")
         wanted = [spreads(where.loaded(t), [layer], inputs)[layer] for t in trees]
         now = spreads(where.loaded(found), [layer], inputs)[layer]
         torch.testing.assert_close(now.std, 0.25 * wanted[0].std + 0.75 * wanted[1].std, rtol=1e-3, atol=1e-5)

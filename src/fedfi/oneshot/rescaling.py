@@ -1,8 +1,8 @@
 """Giving the units of a merged model the mean and the spread that they have in the clients' models.
 
 Means of networks have activations that vary less than theirs, the less the deeper the layer (Jordan et al., REPAIR,
-ICLR 2023, arXiv:2211.08403). For every layer with a matrix that a pass calls once, but for the one that makes the
-logits, going from the input on:
+ICLR 2023, arXiv:2211.08403). For every layer with a matrix of its own that a pass calls once, but for the one that
+makes the logits, going from the input on:
 
     w_c <- w_c s_c / s'_c,    b_c <- (b_c - m'_c) s_c / s'_c + m_c
 
@@ -136,7 +136,9 @@ def _layers(server: Server, inputs: Tensor) -> list[str]:
     """Layers with a matrix, in the order in which a pass calls them, without those that make the logits."""
     module = server.bench.module.eval()
     last = {m.name.rpartition(".")[0] for m in server.wiring.outputs}
-    once = used_once(module, inputs[:1], matrix_layers(module)) - last
+    firsts = list(server.wiring.aliases.values())
+    own = [n for n in matrix_layers(module) if firsts.count(f"{n}.weight" if n else "weight") == 1]  # tied to no other
+    once = used_once(module, inputs[:1], own) - last
     called: list[str] = []
     layers = dict(module.named_modules())
     hooks = [layers[n].register_forward_pre_hook(lambda *_, n=n: called.append(n)) for n in once]
