@@ -32,9 +32,10 @@ THINGS = {
     "meals": ["soup", "dessert", "waiter", "table", "sauce", "bread"],
     "films": ["actor", "scene", "music", "camera", "sequel", "script"],
 }
-SAYS = {
-    "bad": ["dull", "slow", "cold", "bitter", "broken", "poor"],
-    "good": ["bright", "warm", "fresh", "clever", "rich", "fine"],
+SAYS = {  # each topic has words of its own, so that neither party knows the other's
+    "books": {"bad": ["dull", "clumsy", "muddled", "hollow"], "good": ["gripping", "witty", "deep", "elegant"]},
+    "meals": {"bad": ["cold", "bitter", "stale", "greasy"], "good": ["fresh", "crisp", "tender", "fragrant"]},
+    "films": {"bad": ["noisy", "flat", "wooden", "endless"], "good": ["radiant", "tense", "funny", "bold"]},
 }
 FRAMES = ["the {0} was {1}", "such a {1} {0}", "we found the {0} rather {1}", "{1} {0} , all in all", "a {0} so {1}"]
 
@@ -45,7 +46,7 @@ def reviews(topic: str, count: int, good: float, rng: random.Random) -> list[tup
     for _ in range(count):
         label = "good" if rng.random() < good else "bad"
         frame = rng.choice(FRAMES)
-        words = frame.format(rng.choice(THINGS[topic]), rng.choice(SAYS[label])).split()
+        words = frame.format(rng.choice(THINGS[topic]), rng.choice(SAYS[topic][label])).split()
         found.append((" ".join(words), label))
     return found
 
@@ -111,9 +112,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     }
     folder = Path(options.checkpoint) if options.checkpoint else out / "tokenizer"
     if not options.checkpoint:
-        every = [frame.format(a, b) for frame in FRAMES for t in THINGS.values() for a in t for s in SAYS.values()
-                 for b in s]  # fmt: skip
-        tokenizer(folder, every)
+        words = [word for says in SAYS.values() for side in says.values() for word in side]
+        tokenizer(folder, [*FRAMES, *(" ".join(things) for things in THINGS.values()), " ".join(words)])
     about = {"text": "text", "label": "label", "tokenizer": str(folder), "length": LENGTH}
     held = {name: fedfi.load(str(write(out / f"{name}.csv", rows)), **about)[0] for name, rows in tables.items()}
     spec = held["start"].spec
