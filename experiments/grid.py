@@ -7,15 +7,18 @@ Usage:
 
 GRID.toml holds `seeds`, `rates`, an experiment `[base]`, what a scale changes `[scale.NAME]` (`tuning_rounds` is of the
 tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `[method.LABEL]`; `ignores` names axes
-that mean nothing to a method, which is then run once for all their values. Runs that are there already, with the same
+that mean nothing to a method, which is then run once for all their values. A value of an axis may hold tables for a
+scale, `[axis.AXIS.VALUE.scale.NAME]`. Keys of `algorithm` outside the methods apply to every method that has them.
+`shown` names the columns of the table: what each is called, and the number. Runs that are there already, with the same
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
 With `shared = true` clients' first local training is done once for all methods of a setting and seed, and kept in
 `runs/trained`, for other grids, too; one run of each setting goes first. With `predictions = true` what a run's model
 says of the test examples is kept (see predictions.py), and tables have the accuracy of its worst class and its
-agreement with clients' models, which are those of the method `ensemble`. A single rate needs no tuning.
-Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
-`tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
+agreement with clients' models, which are those of the method `ensemble`.
+With a single rate there is nothing to tune. Else tuning takes a method's rate by the accuracy of its global model on
+the server's validation examples after `tuning_rounds` of the first seed, for each value of the first axis, at the first
+value of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import itertools
 import json
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -37,13 +40,31 @@ from typing import Any
 
 import predictions
 from fedfi import FederatedData, RatingsData, Task
+from fedfi.composing import choose
 from fedfi.experiment import Experiment, from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
 
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
-KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
-KEPT += ("merge/", "objective/", "permuted", "weight/", "units/", "tune/")  # of merges
+KEPT = (
+    "global/",
+    "levels/",
+    "local/",
+    "validation/",
+    "jaccard/",
+    "cv_",
+    "keep_lowest/",
+    "train/loss",
+    "packets/",
+    "ciphertexts/",
+    "privacy/",
+    "merge/",
+    "objective/",
+    "permuted",
+    "weight/",
+    "units/",
+    "tune/",
+)
 TRAINED = Path("runs/trained")  # found by what training depends on, so that grids may share it
 SAID = {"worst class": "worst_class", "agreement, highest": "agreement_largest", "agreement, mean": "agreement_mean"}
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
@@ -71,9 +92,10 @@ class Grid:
         scales = self.tables["scale"]
         if scale not in scales:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
-        self.scale = dict(scales[scale])
-        self.tuning_rounds = self.scale.pop("tuning_rounds", 1)
+        self.named, self.scale = scale, dict(scales[scale])
+        self.tuning_rounds = self.scale.pop("tuning_rounds", None)
         self.shared, self.predictions = self.tables.get("shared", False), self.tables.get("predictions", False)
+        self.shown: dict[str, str] = self.tables.get("shown", SHOWN)
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
 
@@ -97,8 +119,11 @@ class Grid:
         tables = merged(self.tables["base"], self.scale)
         for axis, value in zip(self.axes, cell.values, strict=True):
             if value != "any":
-                tables = merged(tables, self.axes[axis][value])
+                changes = dict(self.axes[axis][value])
+                own = changes.pop("scale", {}).get(self.named, {})
+                tables = merged(merged(tables, changes), own)
         changes = {k: v for k, v in self.methods[cell.method].items() if k != "ignores"}
+        tables["algorithm"] = choose(tables.get("algorithm", {}), changes["algorithm"]["name"])
         tables = merged(tables, changes)
         tables = merged(tables, {"seed": cell.seed, "train": {"learning_rate": rate}})
         return tables if rounds is None else tables | {"rounds": rounds}
@@ -182,17 +207,18 @@ def tuning_key(method: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A cell's run: where it goes, where client models are shared, whether predictions are kept."""
+    """A cell's run: where it goes, what is said of it, where client models are shared, whether predictions are kept."""
 
     name: str
     tables: dict[str, Any]
     path: Path
+    shown: dict[str, str]
     shared: Path | None
     predictions: bool
 
 
 def done(job: Job) -> str:
-    """Runs a cell and writes its file."""
+    """Runs a cell and writes its file, whole or not at all."""
     experiment = from_dict(job.tables, source=job.name)
     settings, algorithm = experiment.settings, experiment.algorithm()
     task = replace(task_of(experiment, job.tables), shared=job.shared)
@@ -206,7 +232,7 @@ def done(job: Job) -> str:
     curves: dict[str, list[list[float]]] = {}
     for line in result.metrics:
         for key, value in line.items():
-            if key.startswith(KEPT) and not key.endswith("examples") and isinstance(value, int | float):
+            if key.startswith(KEPT) and not key.endswith("examples") and not isinstance(value, str):
                 curves.setdefault(key, []).append([line["round"], round(value, 6)])
     content = {
         "settings": job.tables,
@@ -218,8 +244,23 @@ def done(job: Job) -> str:
     }
     if job.predictions:
         predictions.keep(job.path.with_suffix(".npz"), algorithm, task, result)
-    job.path.write_text(json.dumps(content) + "\n")
-    return f"{job.name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
+    aside = job.path.with_suffix(".part")
+    aside.write_text(json.dumps(content) + "\n")
+    aside.replace(job.path)
+    said = ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in job.shown.items() if v in curves)
+    return f"{job.name}: {said} ({content['seconds']:.0f} s)"
+
+
+def rates_of(grid: Grid, out: Path) -> Callable[[Cell], float | None]:
+    """The learning rate of a cell: the only one that there is, or what tuning found; None before it has."""
+    path, rates = out / "tuning.json", grid.tables["rates"]
+    tuned = json.loads(path.read_text())["best"] if path.exists() else {}
+
+    def rate(cell: Cell) -> float | None:
+        found: float | None = tuned.get(tuning_key(cell.method, cell.values[0] if cell.values else ""))
+        return rates[0] if len(rates) == 1 else found
+
+    return rate
 
 
 def digest(tables: Mapping[str, Any]) -> str:
@@ -228,30 +269,22 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     """Runs what is missing."""
+    tuned = rates_of(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     first, rest, begun = list[Job](), list[Job](), set[tuple[Any, ...]]()
     for cell in grid.cells(only):
-        rate = rate_of(grid, out, cell.method, cell.values)
+        rate = tuned(cell)
         if rate is None:
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            job = Job(cell.name, tables, path, TRAINED if grid.shared else None, grid.predictions)
+            job = Job(cell.name, tables, path, grid.shown, TRAINED if grid.shared else None, grid.predictions)
             (rest if not grid.shared or (cell.values, cell.seed) in begun else first).append(job)
             begun.add((cell.values, cell.seed))
     print(f"{len(first) + len(rest)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for said in pool.map(done, [*first, *rest]):
             print(said, flush=True)
-
-
-def rate_of(grid: Grid, out: Path, method: str, values: tuple[str, ...]) -> float | None:
-    """The learning rate of a method: the only one, or the tuned."""
-    if len(grid.tables["rates"]) == 1:
-        return float(grid.tables["rates"][0])
-    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
-    rate: float | None = tuned.get(tuning_key(method, values[0] if values else ""))
-    return rate
 
 
 def said_by(grid: Grid, out: Path, method: str, values: tuple[str, ...], seed: int) -> dict[str, Any]:
@@ -261,16 +294,17 @@ def said_by(grid: Grid, out: Path, method: str, values: tuple[str, ...], seed: i
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
-    """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
+    """A Markdown table a setting: mean and sample sd over seeds of means of last evaluations; accuracies in %."""
     lines = []
-    columns = [*SHOWN, *(SAID if grid.predictions else ())]
+    tuned = rates_of(grid, out)
+    columns = [*grid.shown, *(SAID if grid.predictions else ())]
     for values in itertools.product(*grid.axes.values()):
         lines += [
-            f"### {', '.join(values)}",
+            f"### {', '.join(values)}" if values else "",
             "",
-            "| method | rate | seeds | " + " | ".join(columns) + " | MB down / up |",
+            "| method | rate | seeds | " + " | ".join(columns) + " | MB down / up | s |",
         ]
-        lines += ["|---" * (len(columns) + 4) + "|"]
+        lines += ["|---" * (len(columns) + 5) + "|"]
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
@@ -279,18 +313,20 @@ def table(grid: Grid, out: Path, last: int) -> str:
             if not found:
                 continue
             cells = []
-            for key in SHOWN.values():
+            for key in grid.shown.values():
                 runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
-                means = [100 * statistics.mean(run) for run in runs]
+                percent = 100 if "accuracy" in key or key == "permuted" else 1
+                means = [percent * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
             for key in SAID.values() if grid.predictions else ():
-                rows = [said_by(grid, out, method, named, seed) for seed in grid.tables["seeds"]]
-                shares = [100 * row[key] for row in rows if key in row]
+                said = [said_by(grid, out, method, named, seed) for seed in grid.tables["seeds"]]
+                shares = [100 * row[key] for row in said if key in row]
                 cells.append(f"{statistics.mean(shares):.1f}" if shares else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
-            rate = rate_of(grid, out, method, named) or ""
-            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
+            rate, seconds = tuned(Cell(method, named, 0)) or "", statistics.mean(f["seconds"] for f in found)
+            traffic = f"{down:.1f} / {up:.1f} | {seconds:.0f}"
+            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {traffic} |")
         lines.append("")
     return "\n".join(lines)
 

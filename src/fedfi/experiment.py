@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from fedfi import registry
+from fedfi.composing import SIZES, Tables, method_of, table_of
 from fedfi.data import Dataset, FederatedData, available, federate, load
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
@@ -32,15 +32,12 @@ from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
 from fedfi.federation.trial import check_logits
-from fedfi.importing import call
 from fedfi.trackers import Tracker
-from fedfi.validation import dotted, fields_of, is_plain, shown, validate
+from fedfi.validation import dotted, is_plain, shown, validate
 
-Tables = Mapping[str, Any]
 Loaded = tuple[Dataset, Dataset | None] | Ratings
 _OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
-_SIZES = ("participation", "clients_per_round")
-_INSTEAD = (("steps", "epochs"), _SIZES)
+_INSTEAD = (("steps", "epochs"), SIZES)
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
 
 
@@ -229,10 +226,6 @@ class Experiment:
     def resolved(self) -> dict[str, Any]:
         """Every setting with its default filled in; loading it again gives the same."""
         s = self.settings
-        method = TypeAdapter(type(self.method)).dump_python(self.method, mode="json")
-        chosen = {k: s.algorithm[k] for k in ("name", "preset") if k in s.algorithm}
-        if self.method.clients_per_round is not None:
-            method.pop("participation")
         tables = {
             "rounds": s.rounds,
             "seed": s.seed,
@@ -244,7 +237,7 @@ class Experiment:
             | _absolute(s.data),
             "model": {"name": s.model.name, **_with_defaults(s.model)},
             "train": TypeAdapter(Training).dump_python(s.train, mode="json"),
-            "algorithm": chosen | method,
+            "algorithm": table_of(self.method, s.algorithm),
             "evaluate": TypeAdapter(Evaluate).dump_python(s.evaluate, mode="json"),
         }
         plain: dict[str, Any] = json.loads(json.dumps(without_none(tables)))
@@ -278,6 +271,8 @@ class Experiment:
         except SettingError as error:
             raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
         except InputError as error:
+            if str(error).startswith(f"{self.source}: "):  # it knows where it comes from
+                raise
             raise InputError(f"{self.source}: {about}{error}") from error
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
@@ -342,7 +337,7 @@ def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
     except SettingError as error:
         raise InputError(f"{source}: data.{error}") from error
     _check_model(settings.model, source)
-    return Experiment(settings, _method(settings.algorithm, source), tables, source)
+    return Experiment(settings, method_of(settings.algorithm, source, settings.rounds), tables, source)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -389,38 +384,6 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         return keys, value.strip()
     except (ValueError, RecursionError) as error:
         raise InputError(f"--set {key}: is not a value: {error}") from error
-
-
-def choose(table: Tables, name: str) -> dict[str, Any]:
-    """The keys of a file's `[algorithm]` that apply to the method `name`: those that it has, too."""
-    if table.get("name") == name:
-        return dict(table)
-    known = fields_of(registry.algorithm(name))
-    return {"name": name} | {k: v for k, v in table.items() if k in known}
-
-
-def _method(table: Tables, source: str) -> Algorithm[Any]:
-    keys = dict(table)
-    name, preset = keys.pop("name", None), keys.pop("preset", None)
-    if name is None:
-        names = ", ".join(registry.entries())
-        raise InputError(f"{source}: algorithm.name: is missing (choose from {names})")
-    try:
-        kind = registry.algorithm(str(name))
-    except InputError as error:
-        raise InputError(f"{source}: algorithm.name = {shown(name)}: {error}") from error
-    if preset is not None:
-        if preset not in kind.presets:
-            reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
-            raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
-        theirs = kind.presets[preset]
-        keys = {k: v for k, v in theirs.items() if k not in _SIZES or not keys.keys() & set(_SIZES)} | keys
-    if all(key in keys for key in _SIZES):
-        given = ", ".join(f"{key} = {shown(keys[key])}" for key in _SIZES)
-        raise InputError(f"{source}: algorithm: give {' or '.join(_SIZES)}, not both (got {given})")
-    what = f"{source}: algorithm {name!r}"
-    method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
-    return method
 
 
 def _check_model(model: Model, source: str) -> None:

@@ -373,6 +373,34 @@ _ENTRIES = {
 }
 
 
+_WRAPPERS = {
+    "private": Entry(
+        "fedfi.personal.private:Private",
+        "personal",
+        "Updates of a linear method are clipped and perturbed: differential privacy of whole clients",
+        "Geyer et al., arXiv:1712.07557; McMahan et al., ICLR 2018, arXiv:1710.06963",
+    ),
+    "encrypted": Entry(
+        "fedfi.personal.encrypted:Encrypted",
+        "personal",
+        "Updates of a linear method are added up as ciphertexts",
+        "as he-fedavg",
+    ),
+}
+"""What may stand around a linear method, from the inside out: noise comes before encryption."""
+
+
+def wrappers() -> dict[str, Entry]:
+    """All wrappers by the name of their table, from the inside out."""
+    return dict(_WRAPPERS)
+
+
+def wrapper(name: str) -> type[Any]:
+    """The class of a wrapper, whose option `algorithm` is what it wraps."""
+    found: type[Any] = import_callable(_WRAPPERS[name].target, "wrapper")
+    return found
+
+
 def entries() -> dict[str, Entry]:
     """All methods by name, in the order of their families."""
     return dict(_ENTRIES)

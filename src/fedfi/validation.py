@@ -92,7 +92,9 @@ def check_decorated(kind: type[Any]) -> None:
                 )
 
 
-def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str] = ()) -> T:
+def validate(
+    kind: type[T], table: Any, *, source: str = "", path: Sequence[str] = (), context: Mapping[str, Any] | None = None
+) -> T:
     """Makes an object of a validated dataclass or model out of a table, or a value of any type out of a plain one.
 
     Args:
@@ -100,6 +102,7 @@ def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str]
         table: The settings.
         source: Where they come from, such as the name of a file; without one, the error starts with the key.
         path: Keys that lead to the table.
+        context: What its validators may take that no file can hold.
 
     Raises:
         InputError: In one line: source, key, value, what is expected, the nearest valid value, and how many
@@ -107,7 +110,7 @@ def validate(kind: type[T], table: Any, *, source: str = "", path: Sequence[str]
     """
     check_plain(table, source=source, path=path)
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(table), strict=True)
+        return TypeAdapter(kind).validate_json(json.dumps(table), strict=True, context=context)
     except ValidationError as error:
         raise _error(source, _first(error, kind, path)) from error
 

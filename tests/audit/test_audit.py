@@ -10,7 +10,7 @@ from tests import tiny
 
 import fedfi
 from fedfi.audit import inference
-from fedfi.audit.auditing import attacked, write
+from fedfi.audit.auditing import _called, _method, _trained_on, attacked, write
 from fedfi.audit.findings import Audit
 from fedfi.audit.inversion import psnr, ssim
 from fedfi.audit.recorder import Recorder
@@ -24,15 +24,31 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
 from fedfi.federation.workbench import fresh_workbench
+from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedfihe import FedFIHE
 from fedfi.personal.fedmlhe import FedMLHE
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.local import Local
+from fedfi.personal.selective import Selective
 from fedfi.submodel.fedfibos import FedFIbOS
 
 QUIET = Evaluate(levels=False, local=False)
 CLEAR, SECRET = {"enabled": False, "packet_size": 8}, {"packet_size": 8}
+
+
+@fedfi.method
+class HalfOfTheBody(Selective):
+    """What is in the clear of a method that does not share all: the first half of its packets is encrypted."""
+
+    def inner(self):
+        return FedPer()
+
+    def ratio(self):
+        return 0.5
+
+    def urgency(self, client, update):
+        raise NotImplementedError
 
 
 def observed(method, task, rounds=1):
@@ -61,8 +77,21 @@ def true_changes(task) -> dict[str, torch.Tensor]:
         (FedFIHE(sharing=0.31, phases="two", votes="encrypted", encryption=CLEAR), 0.0),
         (HEFedAvg(encryption=CLEAR), 0.0),
         (FedMLHE(protected=0.3, encryption=CLEAR), None),
+        (Encrypted(algorithm=FedPer(), encryption=CLEAR), 0.0),
+        (HalfOfTheBody(encryption=CLEAR), None),
     ],
-    ids=["fedavg", "local", "fedper", "fedfihe", "two phases", "encrypted votes", "he-fedavg", "fedml-he"],
+    ids=[
+        "fedavg",
+        "local",
+        "fedper",
+        "fedfihe",
+        "two phases",
+        "encrypted votes",
+        "he-fedavg",
+        "fedml-he",
+        "encrypted fedper",
+        "half of the body",
+    ],
 )
 def test_what_is_known_is_right_and_as_much_as_was_sent(method, share):
     task = tiny.small()
@@ -180,3 +209,28 @@ def test_the_command_audits_the_next_round_and_leaves_the_run_alone(tmp_path, ca
     assert before == after
     assert main(["audit", str(directory), "--set", "train.steps=1", "--clients", "1", "--iterations", "2", "-q"]) == 0
     assert main(["audit", str(tmp_path / "none")]) == 2
+
+
+def test_the_labels_that_an_attack_is_given_are_those_of_what_was_trained_on():
+    """One step on one example: the gradient of the example that is named is what the client sent."""
+    task = tiny.small(steps=1, epochs=None, batch_size=1)
+    _, _, bench, found = observed(FedAvg(), task, rounds=2)
+    assert len(found) == 12
+    for view in found:
+        first, used = _trained_on(task, view, seed=0)
+        assert first.tolist() == used.tolist()
+        bench.load(view.start)
+        inputs, targets = task.data.clients[view.client].train.batch(first)
+        loss = task.loss(bench.module(inputs), targets).mean()
+        named = dict(bench.module.named_parameters())
+        gradient = bench.layout.join(dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
+        torch.testing.assert_close(view.change, 0.1 * gradient, atol=1e-6, rtol=0)
+    task = tiny.small(steps=3, epochs=None, batch_size=4)
+    first, used = _trained_on(task, found[0], seed=0)
+    assert set(first.tolist()) < set(used.tolist())
+
+
+def test_runs_of_comparisons_and_wrapped_methods_have_telling_names(tmp_path):
+    assert _called(tmp_path / "fedper" / "seed-1") == "fedper/seed-1"
+    assert _called(tmp_path / "alone") == "alone"
+    assert _method(Encrypted(algorithm=FedPer(), encryption=CLEAR)) == "Encrypted(FedPer)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
 
 import pytest
@@ -10,14 +12,7 @@ from tests.channels import nets
 from torch import nn
 
 from fedfi.channels import architecture_key, discover
-from fedfi.channels.discovering import forget
 from fedfi.errors import InputError
-
-
-@pytest.fixture(autouse=True)
-def _forgotten():
-    """Modules made in these tests differ by functions that the key cannot see."""
-    forget()
 
 
 def test_a_second_time_is_remembered():
@@ -72,6 +67,9 @@ def test_an_example_that_does_not_fit():
         discover(nn.Linear(5, 3), nets.rows(2, 4))
     with pytest.raises(InputError, match="the example must be a tensor, a tuple"):
         discover(nn.Linear(5, 3), [nets.rows(2, 5)])
+    for example in (None, "rows", 3, nets.rows(2, 5).numpy()):
+        with pytest.raises(InputError, match=f"the example must be .* got .*{type(example).__name__}"):
+            discover(nn.Linear(5, 3), example)
 
 
 def test_a_module_without_shapes_yet():
@@ -208,3 +206,219 @@ def test_writing_into_a_tensor():
     reasons = {(f.name, f.axis): f.reason for f in wiring.frozen}
     assert reasons["second.weight", 0] == "exchanging these units changes the output"
     assert "copy" in reasons["first.weight", 0]
+
+
+class Chained(nn.Module):
+    """Convolution, layer norm over channels and positions, convolution, then a linear layer."""
+
+    def __init__(self, channels, height, width):
+        super().__init__()
+        self.first = nn.Conv2d(3, channels, 3, padding=1)
+        self.norm = nn.LayerNorm([channels, height, width])
+        self.second = nn.Conv2d(channels, 6, 1)
+        self.head = nn.Linear(6 * height * width, 4)
+
+    def forward(self, images):
+        return self.head(self.second(self.norm(self.first(images))).relu().flatten(1))
+
+
+@pytest.mark.parametrize(("channels", "height", "width"), [(4, 8, 8), (8, 8, 8), (8, 4, 4), (4, 8, 3), (4, 16, 4)])
+def test_a_layer_norm_over_channels_and_positions(channels, height, width):
+    """Only its first axis is one of channels, however long the others are."""
+    module = Chained(channels, height, width)
+    example = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
+    wiring = discover(module, example)
+    assert wiring.sizes == {"first.weight": channels, "second.weight": 6}
+    nets.check(wiring, module, example)
+    small = wiring.shrink(module, wiring.prefix(0.5))
+    assert small.norm.normalized_shape == (channels // 2, height, width)
+
+
+class Cast(nn.Module):
+    """Part of it computes in another precision."""
+
+    def __init__(self, dtype, weights=torch.float32):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(5, 6), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.dtype = dtype
+        self.second.to(weights)
+
+    def forward(self, rows):
+        hidden = self.first(rows).to(self.dtype).relu()
+        return self.head(self.second(hidden.to(self.second.weight.dtype)).to(self.head.weight.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_a_cast_inside(dtype, weights):
+    """Rounding to 8 bits would hide an exchange that is right, or two precisions would not meet."""
+    wiring = discover(Cast(dtype, weights), nets.rows(2, 5))
+    assert wiring.sizes == {"first.weight": 6, "second.weight": 8}
+
+
+def test_all_in_half_precision():
+    module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)).bfloat16()
+    wiring = discover(module, nets.rows(2, 5).bfloat16())
+    assert wiring.sizes == {"0.weight": 6}
+    assert wiring.shrink(module, wiring.prefix(0.5))[0].weight.dtype == torch.bfloat16
+
+
+def test_autocast_inside():
+    class Cheap(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+        def forward(self, rows):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.head(self.first(rows).relu()).float()
+
+    assert discover(Cheap(), nets.rows(2, 5)).sizes == {"first.weight": 6}
+
+
+def test_a_wrong_group_shows_in_any_precision():
+    """Channel 0 is doubled in half precision, in a way that the graph does not show."""
+
+    class Single(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(5, 3), nn.Linear(5, 6), nn.Linear(6, 4)
+
+        def forward(self, rows):
+            made = torch.zeros(len(rows), 6, dtype=torch.bfloat16)
+            made[:, :3] = self.first(rows).bfloat16()
+            return self.head(self.second(rows) + made.float())
+
+    assert discover(Single(), nets.rows(2, 5)).groups == ()
+
+
+def not_a_number():
+    module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    with torch.no_grad():
+        module[2].weight[0, 0] = torch.nan
+    return module
+
+
+class Rooted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, rows):
+        return self.head(self.first(-rows.abs() - 1).relu()).log() * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (not_a_number, "'2.weight' of Sequential holds 1 NaN"),
+        (lambda: nn.DataParallel(nn.Linear(5, 3)), "DataParallel, which hides the Linear .* attribute 'module'"),
+        (lambda: torch.compile(nn.Linear(5, 3)), "OptimizedModule, which hides the Linear .* attribute '_orig_mod'"),
+        (lambda: nn.Sequential(nn.DataParallel(nn.Linear(5, 3))), r"DataParallel \('0'\), which hides the Linear"),
+        (lambda: torch.jit.script(nn.Linear(5, 3)), "TorchScript"),
+        (lambda: nn.Linear(5, 3, device="meta"), "'weight' of Linear is on the device 'meta'"),
+        (lambda: nn.Linear, "got the class Linear"),
+        (lambda: None, "got a NoneType"),
+        (Rooted, "makes no finite number"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_modules_that_are_refused(make, message):
+    with pytest.raises(InputError, match=message) as caught:
+        discover(make(), nets.rows(2, 5))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "example"),
+    [
+        (nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), torch.ones(2, 5, dtype=torch.long)),
+        (nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), nn.Conv2d(6, 3, 1)), torch.ones(2, 3, 4, 4, dtype=torch.uint8)),
+        (nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), torch.ones(2, 5, dtype=torch.bool)),
+        (nn.Sequential(nn.Embedding(4, 6), nn.Linear(6, 3)), torch.rand(2, 5)),
+        (nn.Sequential(nn.Embedding(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.full((2, 5), 9)),
+    ],
+)
+def test_an_example_of_the_wrong_kind(module, example):
+    with pytest.raises(InputError, match=r"Sequential (cannot be traced|does not run)") as caught:
+        discover(module, example)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_is_compiled_in_place():
+    module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    module.compile(backend="eager")
+    wiring = discover(module, nets.rows(2, 5))
+    assert wiring.sizes == {"0.weight": 6}
+    assert module._compiled_call_impl is not None
+    assert wiring.shrink(module, wiring.prefix(0.5))(nets.rows(2, 5)).shape == (2, 3)
+
+
+def test_infinite_numbers_of_a_mask():
+    """A causal mask of zeros and -inf is a buffer."""
+
+    class Masked(nn.Module):
+        def __init__(self, wrong):
+            super().__init__()
+            self.first, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+            self.wrong = wrong
+
+        def forward(self, rows):
+            hidden = self.first(rows)
+            if self.wrong:
+                made = torch.zeros(len(rows), 6)
+                made[:, :3] = hidden[:, :3].detach()  # the graph shows zeros that nothing is written to
+                hidden = hidden + made
+            return self.head(hidden) + self.mask
+
+    assert discover(Masked(False), nets.rows(2, 5)).sizes == {"first.weight": 6}
+    assert discover(Masked(True), nets.rows(2, 5)).sizes == {"first.weight": 3}  # the other half
+
+
+def test_several_threads():
+    """One module in all of them, and one of its own in each: modes and switches are put back, results are right."""
+    shared, example = nets.Depthwise().train(), nets.images(5)
+    rows, found, errors = nets.rows(2, 5), [], []
+
+    def work(width):
+        try:
+            own = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
+            for _ in range(2):
+                found.append((discover(own, rows).sizes, {"0.weight": width}))
+                wiring = discover(shared, example)
+                found.append((wiring.sizes, None))
+                small = wiring.shrink(shared, wiring.prefix(width / 8))
+                assert all(each.training for each in small.modules())
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(width,)) for width in range(2, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    expected = discover(nets.Depthwise(), example).sizes
+    assert all(sizes == (wanted or expected) for sizes, wanted in found)
+    assert all(each.training for each in shared.modules())
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize(
+    "module", [nets.Untraceable(), nets.Depthwise(), nets.Unknown()], ids=lambda m: type(m).__name__
+)
+def test_nothing_is_said_on_stderr(module, capfd):
+    example = nets.images(5) if isinstance(module, nets.Depthwise) else nets.rows(2, 5)
+    with contextlib.suppress(InputError):
+        discover(module, example)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm([8, 8]), nn.LayerNorm(8), nn.RMSNorm([4, 8, 8]), nn.GroupNorm(1, 4)])
+def test_other_norms_over_maps(norm):
+    """Over positions each channel is normed by itself, by weights that all share."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), norm, nn.ReLU(), nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6 * 64, 3))
+    wiring = discover(module, nets.images(8))
+    assert wiring.sizes == {"0.weight": 4, "3.weight": 6}
+    nets.check(wiring, module, nets.images(8))

@@ -48,3 +48,22 @@ def test_a_module_that_makes_single_precision_inside():
     check = Check(module, nets.tensors(module), nets.rows(4, 5))
     assert check.holds(())
     assert not check.holds((group("bad", ("first.weight", 0, 6)),))
+
+
+def test_infinite_outputs_do_not_hide_what_is_wrong():
+    """The tolerance is relative to the largest finite number: with -inf it would be infinite."""
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+
+        def forward(self, rows):
+            return self.head(self.first(rows)) + self.mask
+
+    module = Masked()
+    check = Check(module, nets.tensors(module), nets.rows(4, 5))
+    whole = [("first.weight", 0, 6), ("first.bias", 0, 6), ("head.weight", 1, 6)]
+    assert check.holds((group("good", *whole),))
+    assert not check.holds((group("bad", *whole[:2]),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -218,3 +219,58 @@ def test_no_groups():
     assert wiring.width_for(1) == 1
     with pytest.raises(InputError, match="already 1 of"):
         wiring.width_for(0.5)
+
+
+TREE = {"2.weight": torch.zeros(3, 10)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda w: w.prefix("half"), r"width must be a number in \(0, 1\], got a str, 'half'"),
+        (lambda w: w.prefix(None), "width must be a number"),
+        (lambda w: w.ratio_for([0.5]), "width must be a number"),
+        (lambda w: w.width_for("a quarter"), "ratio must be a number"),
+        (lambda w: w.rolled(0.5, 1.5), "shift must be a whole number, got a float, 1.5"),
+        (lambda w: w.random(0.5, 3), "generator must be a torch.Generator, .* got a int, 3"),
+        (lambda w: w.pack([True]), "units must map groups to flags, got a list"),
+        (lambda w: w.pack({"0.weight": 3, "2.weight": 2}), r"must be flags \[10\], got a int, 3"),
+        (lambda w: w.pack({0: flags("1")}), "a name in units must be a text, got a int, 0"),
+        (lambda w: w.unpack("0316"), "packed units must be bytes"),
+        (lambda w: w.mask(2, w.full()), "a tensor's name must be a text, got a int, 2"),
+        (lambda w: w.mask(["2.weight"], w.full()), "a tensor's name must be a text"),
+        (
+            lambda w: w.take(torch.zeros(3, 10), w.full()),
+            "tree must map names to tensors, got a tensor",
+        ),
+        (lambda w: w.take({"2.weight": [[0.0]]}, w.full()), "got a list, .* for '2.weight'"),
+        (lambda w: w.put(TREE, [1], w.full()), "small must map names to tensors, got a list"),
+        (lambda w: w.put(TREE, {"2.weight": 1.0}, w.full()), "small must map names to tensors, got a float"),
+        (lambda w: w.put(None, {}, w.full()), "full must map names to tensors, got a NoneType"),
+        (lambda w: w.put(TREE, TREE, None), "units must map groups to flags"),
+        (lambda w: w.weights("2.weight", w.full()), "names must be a list of names, got a str"),
+        (lambda w: w.weights([2], w.full()), "a name must be a text"),
+        (lambda w: w.weights(["2.weight"], w.full(), "1"), "weight must be a number, got a str"),
+        (lambda w: w.permute(TREE, torch.arange(3)), "permutations must map groups to permutations, got a tensor"),
+        (lambda w: w.permute(TREE, {"2.weight": [2, 0, 1]}), "a tensor of whole numbers, got a list"),
+        (lambda w: w.permute(TREE, {"2.weight": torch.tensor([2.0, 0.0, 1.0])}), "a tensor of whole numbers"),
+        (lambda w: w.permute(TREE, {"2.weight": None}), "got a NoneType"),
+        (lambda w: w.permute([1], {}), "tree must map names to tensors"),
+        (lambda w: w.shrink(TREE, w.full()), "module must be a torch.nn.Module, got a dict"),
+        (lambda w: w.shrink(nn.Linear, w.full()), "got the class Linear"),
+        (lambda w: w.parameters(0.5), "units must map groups to flags"),
+        (lambda w: w.parameters({"0.weight": 2.7, "2.weight": 2}), "must be a number of units or flags, got a float"),
+        (lambda w: w.parameters(w.full(), names="2.weight"), "names must be a list of names"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(wiring, call, message):
+    with pytest.raises(InputError, match=message):
+        call(wiring)
+
+
+def test_numbers_of_other_libraries(wiring):
+    """numpy's numbers, and whole ones where a fraction may be whole."""
+    assert wiring.counts(np.float32(0.5)) == wiring.counts(0.5)
+    assert wiring.counts(1) == wiring.sizes
+    assert wiring.parameters({"0.weight": np.int64(5), "2.weight": 2}) == 34
+    assert torch.equal(wiring.rolled(0.5, np.int64(9))["0.weight"], wiring.rolled(0.5, 9)["0.weight"])

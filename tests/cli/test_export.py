@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from tests.channels import nets
 
+from fedfi.cli.exporting import _program
+from fedfi.errors import InputError
 from fedfi.federation.checkpoint import tensors_from_file
 
 STRUCTURED = ("run", "exp.toml", "--set", "algorithm.name=heterofl", "--set", "algorithm.ratio=width", "-q", "--out")
@@ -103,3 +106,75 @@ def test_a_program_with_static_norms_does_not_depend_on_the_batch(file: Path, fe
     module = torch.export.load("whole.pt2").module()
     x = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(module(x)[:2], module(x[:2]))
+
+
+@pytest.mark.parametrize("name", ["fedfibos", "heterofl", "fjord"])
+def test_a_level_without_clients(file: Path, fedfi, name) -> None:
+    """A share of 0 defines a level that nobody trains at: it is not judged, and can be exported as any other."""
+    sets = [
+        "--set",
+        f"algorithm.name={name}",
+        "--set",
+        'algorithm.capacities={ "1.0" = 1.0, "0.5" = 0, "0.3333333" = 0 }',
+    ]
+    assert fedfi("run", file, *sets, "--out", "a", "-q")[0] == 0
+    assert "levels/0.5/accuracy" not in Path("a/metrics.jsonl").read_text()
+    for level in ("0.5", "0.50", "0.333333", "0.3333333"):
+        code, out, err = fedfi("export", "a", "--capacity", level, "-o", "small.safetensors")
+        assert (code, err) == (0, "")
+        assert "after round 2" in out
+    code, _, err = fedfi("export", "a", "--capacity", "half", "-o", "other.safetensors")
+    assert code == 2
+    assert "--capacity: unknown level 'half'" in err
+    assert "0.333333, 0.5, 1)" in err
+
+
+EDITS = [
+    ("    8,", "    9,", "model.hidden = [9], the run began with [8]"),
+    ('"0.25" = 0.5', '"0.125" = 0.5', 'algorithm.capacities."0.25" is missing, the run began with 0.5'),
+    ('"0.25" = 0.5', '"0.25" = 0.5\n"0.125" = 0', 'algorithm.capacities."0.125" = 0.0, the run began without it'),
+    ('ratio = "params"', 'ratio = "width"', "algorithm.ratio = 'width', the run began with 'params'"),
+]
+
+
+def test_a_run_toml_that_was_edited(file: Path, fedfi) -> None:
+    """The checkpoint knows how the run began; the error names file and key, once."""
+    fedfi("run", file, "--out", "a", "-q")
+    path = Path("a/run.toml")
+    text = path.read_text()
+    for old, new, said in EDITS:
+        assert old in text
+        path.write_text(text.replace(old, new))
+        for arguments in (("export", "a", "-o", "x.safetensors"), ("resume", "a", "--rounds", "3")):
+            code, _, err = fedfi(*arguments, "-q")
+            assert (code, err) == (2, f"a/run.toml: {said}; change it back, or begin a new run\n")
+    path.write_text(text.replace("seed = 3", "seed = 4"))
+    code, _, err = fedfi("export", "a", "-o", "x.safetensors", "-q")
+    assert (code, err.partition(";")[0]) == (2, "a/run.toml: seed = 4, the run began with 3")
+    assert not Path("x.safetensors").exists()
+    # what the loop alone reads changes no model
+    path.write_text(
+        text.replace("checkpoint_every = 1", "checkpoint_every = 2").replace("local = true", "local = false")
+    )
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q") == (0, "", "")
+
+
+def test_a_network_that_makes_no_program(capfd) -> None:
+    """Its reason is one line, and torch says nothing on stderr."""
+    with pytest.raises(InputError, match=r"--out: the network cannot be made a program: .*; write a .safetensors file"):
+        _program(nets.Untraceable(), nets.rows(2, 5), {})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_data_that_moved_with_their_run(file: Path, fedfi) -> None:
+    """Where data lie is no setting of the model."""
+    rows = "\n".join(f"{i % 7},{i % 5},{i % 3},{i % 2}" for i in range(60))
+    Path("here.csv").write_text(f"a,b,c,label\n{rows}\n")
+    sets = ["--set", "data.name=here.csv", "--set", "data.label=label", "--set", "data.clients=3"]
+    assert fedfi("run", file, *sets, "--out", "a", "-q")[0] == 0
+    Path("here.csv").rename("there.csv")
+    text = Path("a/run.toml").read_text()
+    Path("a/run.toml").write_text(text.replace("here.csv", "there.csv"))
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q") == (0, "", "")
+    Path("a/run.toml").write_text(text.replace("here.csv", "there.csv").replace("seed = 3", "seed = 4"))
+    assert fedfi("export", "a", "-o", "x.safetensors", "-q")[0] == 2

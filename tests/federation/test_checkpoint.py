@@ -30,6 +30,12 @@ class State:
     rows: RowStore = field(default_factory=lambda: RowStore(2))
 
 
+@dataclass
+class Settled:
+    config: str
+    x: torch.Tensor
+
+
 def test_a_nested_state_survives(tmp_path):
     state = State(Inner(torch.tensor([1.0, float("inf")]), ["a"]), {"k": torch.arange(3), "n": 1e-300}, (2, 0.1))
     state.rows.write("c", torch.ones(2))
@@ -100,3 +106,15 @@ def test_a_full_disk_is_a_clear_error_and_leaves_earlier_checkpoints(tmp_path):
         signal.signal(signal.SIGXFSZ, plain)
     assert list(tmp_path.iterdir()) == [first]
     assert checkpoint.load(tmp_path, {"x": torch.zeros(10)}, pytest.fail)[0] == 1
+
+
+def test_a_plain_field_is_read_from_the_header_alone(tmp_path):
+    """The newest header that can be read counts, whatever became of the tensors behind it."""
+    assert checkpoint.peek(tmp_path, "pair") is None
+    checkpoint.save(tmp_path, 1, State(Inner(torch.zeros(2), []), table={}, pair=(1, 0.5)))
+    newest = checkpoint.save(tmp_path, 2, Settled("later", torch.zeros(1000)))
+    assert checkpoint.peek(tmp_path, "config") == "later"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert checkpoint.peek(tmp_path, "config") == "later"
+    newest.write_bytes(b"\xff" * 64)
+    assert checkpoint.peek(tmp_path, "config") is None

@@ -129,3 +129,17 @@ def test_a_layout_names_both_shapes():
         bounded.check(Packet({"f": torch.zeros(2)}, {"n": 0}), "c1")
     with pytest.raises(PacketError, match="blob 'm' has 1 bytes, expected 2"):
         Layout(blobs={"m": 2}).check(Packet(blobs={"m": b"1"}), "c1")
+
+
+def test_numbers_that_are_not_finite_may_come_back_as_they_were_sent():
+    """A mask of -inf is a constant; anything else that is not finite is what a client made of it."""
+    sent = {"mask": torch.tensor([0.0, -torch.inf, torch.nan]), "update": torch.zeros(2)}
+    layout = Layout.like(sent)
+    layout.check(Packet(sent), "c1", sent)
+    with pytest.raises(PacketError, match=r"client 'c1': tensor 'mask' of shape \(3,\) holds 2 non-finite values"):
+        layout.check(Packet(sent), "c1")
+    for made in ([0.0, torch.inf, torch.nan], [-torch.inf, -torch.inf, 1.0], [torch.nan, -torch.inf, torch.nan]):
+        with pytest.raises(PacketError, match=r"'mask' of shape .* holds 1 non-finite"):
+            layout.check(Packet(sent | {"mask": torch.tensor(made)}), "c1", sent)
+    with pytest.raises(PacketError, match=r"'update' of shape .* holds 1 non-finite"):
+        layout.check(Packet(sent | {"update": torch.tensor([0.0, -torch.inf])}), "c1", sent)

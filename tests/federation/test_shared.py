@@ -10,6 +10,7 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation import training
 from fedfi.federation.run import run
+from fedfi.submodel.heterofl import HeteroFL
 
 
 @pytest.fixture
@@ -79,3 +80,34 @@ def test_a_damaged_file_is_trained_anew(tmp_path, trained):
     other = run(FedAvg(), task, rounds=1)
     assert len(trained) == 6
     assert all(torch.equal(one.model[n], other.model[n]) for n in one.model)
+
+
+def test_training_under_hooks_or_other_flags_is_another_training(tmp_path):
+    """HeteroFL's scaler is a hook on the layers of the same small network: its clients learn something else."""
+    mix = {"capacities": {0.5: 1.0}, "ratio": "width", "masked_loss": False, "label_rows": False}
+    task = tiny.small(model=with_dropout)
+    sharing = dataclasses.replace(task, shared=tmp_path)
+    plain = run(HeteroFL(scaler=False, **mix), sharing, rounds=1)
+    scaled = run(HeteroFL(scaler=True, **mix), sharing, rounds=1)
+    alone = run(HeteroFL(scaler=True, **mix), task, rounds=1)
+    assert not torch.equal(plain.model["0.weight"], scaled.model["0.weight"])
+    assert all(torch.equal(alone.model[n], scaled.model[n]) for n in alone.model)
+
+    class Flagged(tiny.nn.Linear):
+        negative = False
+
+        def forward(self, rows):
+            return super().forward(-rows if self.negative else rows)
+
+    def flagged(negative):
+        def model():
+            made = Flagged(6, 3)
+            made.negative = negative
+            return made
+
+        return model
+
+    for negative in (False, True):
+        there = run(FedAvg(), dataclasses.replace(sharing, model=flagged(negative)), rounds=1)
+        here = run(FedAvg(), dataclasses.replace(task, model=flagged(negative)), rounds=1)
+        assert all(torch.equal(there.model[n], here.model[n]) for n in here.model)

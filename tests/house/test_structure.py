@@ -16,7 +16,7 @@ SOURCE = Path(fedfi.__file__).parent
 LEVELS = [
     {"cli", "report"},
     {"flower", "audit"},
-    {"experiment"},
+    {"experiment", "composing"},
     {"federation.run", "registry"},
     {"engines", "progress", "trackers"},
     {"averaging", "submodel", "oneshot", "personal", "recsys"},

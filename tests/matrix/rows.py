@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from tests import tiny
 from tests.recsys import small
 
@@ -31,6 +32,7 @@ from fedfi.oneshot.ties import TIES
 from fedfi.oneshot.wbfusion import WBFusion
 from fedfi.personal.apfl import APFL
 from fedfi.personal.ditto import Ditto
+from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedala import FedALA
 from fedfi.personal.fedbabu import FedBABU
 from fedfi.personal.feddpa import FedDPA
@@ -45,6 +47,8 @@ from fedfi.personal.local import Local
 from fedfi.personal.maskcrypt import MaskCrypt
 from fedfi.personal.perfedavg import PerFedAvg
 from fedfi.personal.pfedme import PFedMe
+from fedfi.personal.private import Private
+from fedfi.privacy import accounting
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.feddae import FedDAE
@@ -93,6 +97,7 @@ class Row:
         by_hand: The configuration that `first_round` is of.
         task: Makes the task that `algorithm` is exercised on.
         silent: Its replies hold no tensor, so that none can be wrong.
+        private: It counts epsilon, which needs the extra `dp`.
     """
 
     algorithm: Algorithm
@@ -102,6 +107,13 @@ class Row:
     by_hand: Algorithm | None = None
     task: Callable[[], Task] = tiny.small
     silent: bool = False
+    private: bool = False
+
+    @property
+    def marks(self) -> list[pytest.MarkDecorator]:
+        """Skips a row whose extra is not there."""
+        absent = self.private and not accounting.available()
+        return [pytest.mark.skip(reason="the extra 'dp' is not installed, or too old")] if absent else []
 
 
 ROWS: dict[str, Row] = {
@@ -234,6 +246,28 @@ ROWS: dict[str, Row] = {
     "he-fedavg": Row(HEFedAvg(**HALF, encryption=CLEAR), silent=True),
     "fedml-he": Row(FedMLHE(**HALF, encryption=CLEAR), silent=True),
     "maskcrypt": Row(MaskCrypt(**HALF, encryption=CLEAR), silent=True),
+    # clipped far beyond the updates, with noise of 1e-7: FedAvg's mean
+    "private": Row(
+        Private(**HALF, algorithm=FedAvg(weights="uniform"), clip=0.1, noise=0.5),
+        first_round=[-0.25, 0.25],
+        by_hand=Private(algorithm=FedAvg(weights="uniform"), clip=100.0, noise=1e-9),
+        private=True,
+    ),
+    "private-at-clients": Row(
+        Private(**HALF, algorithm=FedPer(weights="uniform"), where="client", clip=0.1, epsilon=20.0, rounds=4),
+        private=True,
+    ),
+    "encrypted": Row(Encrypted(**HALF, algorithm=FedProx(proximal=0.1), encryption=CLEAR), silent=True),
+    "encrypted-ditto": Row(Encrypted(**HALF, algorithm=Ditto(), encryption=CLEAR), silent=True),
+    "encrypted-private": Row(
+        Encrypted(
+            **HALF,
+            algorithm=Private(algorithm=FedAvg(weights="uniform"), where="client", clip=0.1, noise=0.5),
+            encryption=CLEAR,
+        ),
+        silent=True,
+        private=True,
+    ),
     # F = G^2: (F0/2 - F1) / (F0 + F1); of a single layer there is nothing to align
     "fishermerge": Row(
         FisherMerge(**HALF, fisher="observed"),

@@ -16,11 +16,13 @@ from tests.matrix.rows import ROWS
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import RunError
 from fedfi.federation import checkpoint
-from fedfi.federation.algorithm import Failure, Reply
+from fedfi.federation.algorithm import Failure, Negotiates, Reply
 from fedfi.federation.packet import Packet, decode
 from fedfi.federation.record import read_lines
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
+from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.selective import Selective
 from fedfi.recsys.central import Central
 from fedfi.recsys.random import Random
 
@@ -28,7 +30,9 @@ ROUNDS = 4
 
 
 def rows(condition=lambda row: True):
-    return pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items() if condition(r)])
+    return pytest.mark.parametrize(
+        "row", [pytest.param(r, id=n, marks=r.marks) for n, r in ROWS.items() if condition(r)]
+    )
 
 
 def same(a, b) -> bool:
@@ -71,16 +75,38 @@ def test_workers_change_no_bit(row):
     assert numbers(one) == numbers(three)
 
 
+def begun(row, order=lambda jobs: jobs):
+    """An engine, the state of the first round and its jobs, after the vote, if any, which is asked for in `order`.
+
+    Also what was exchanged in that vote: packets that were sent, and replies.
+    """
+    method, task = row.algorithm, row.task()
+    engine = LocalEngine(method, task)
+    clients = list(task.data.clients)
+    state = method.init(task, keyed_generator(0, "server", "init"))
+    sent, replies = [], []
+    if isinstance(method, Negotiates):
+        asked = method.configure_negotiation(state, 0, clients, keyed_generator(0, "vote"))
+        sent = [(c, p.clone()) for c, p in asked]
+        answers = {r.client: r for r in engine.map("client_negotiate", order(sent), 0)}
+        assert not any(isinstance(a, Failure) for a in answers.values())
+        replies = [dataclasses.replace(answers[c], sent=p) for c, p in sent]
+        state, _ = method.negotiated(state, 0, iter(replies), keyed_generator(0, "votes"))
+    jobs = [(c, p.clone()) for c, p in method.configure(state, 0, clients, keyed_generator(0, "x"))]
+    assert jobs  # else what follows would test nothing
+    return engine, state, jobs, sent, replies
+
+
 @rows()
 def test_a_job_gives_the_same_reply_wherever_and_whenever_it_is_done(row):
     """The replies of a round, asked for in reverse by another engine, are the same to the bit."""
-    task = row.task()
-    state = row.algorithm.init(task, keyed_generator(0, "server", "init"))
-    clients = list(task.data.clients)
-    jobs = [(c, p.clone()) for c, p in row.algorithm.configure(state, 0, clients, keyed_generator(0, "x"))]
-    forward = {r.client: r.packet.clone() for r in LocalEngine(row.algorithm, task).map("client_update", jobs, 0)}
-    backward = LocalEngine(row.algorithm, task).map("client_update", reversed(jobs), 0)
-    for reply in backward:
+    engine, _, jobs, _, votes = begun(row)
+    other, _, again, _, others = begun(row, lambda jobs: reversed(jobs))
+    forward = {r.client: r.packet.clone() for r in engine.map("client_update", jobs, 0)}
+    assert [c for c, _ in jobs] == [c for c, _ in again]
+    for vote, same_vote in zip(votes, others, strict=True):
+        assert vote.packet.encode() == same_vote.packet.encode()
+    for reply in other.map("client_update", reversed(again), 0):
         assert same(reply.packet.tensors, forward[reply.client].tensors)
         assert reply.packet.scalars == forward[reply.client].scalars
         assert reply.packet.blobs == forward[reply.client].blobs
@@ -89,11 +115,9 @@ def test_a_job_gives_the_same_reply_wherever_and_whenever_it_is_done(row):
 @rows()
 def test_replies_own_their_tensors(row):
     """A list of replies must not change when the workbench goes on to the next client."""
-    task = row.task()
-    state = row.algorithm.init(task, keyed_generator(0, "server", "init"))
-    jobs = list(row.algorithm.configure(state, 0, list(task.data.clients), keyed_generator(0, "x")))
+    engine, _, jobs, _, _ = begun(row)
     held = []
-    for reply in LocalEngine(row.algorithm, task).map("client_update", jobs, 0):
+    for reply in engine.map("client_update", jobs, 0):
         held.append((reply.packet, reply.packet.clone()))
     assert all(same(packet.tensors, copy.tensors) for packet, copy in held)
 
@@ -131,7 +155,7 @@ PHASES = [
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", ["fedavg", "fedfibos"])
+@pytest.mark.parametrize("name", ["fedavg", "fedfibos", "fedfihe-two-phases", "maskcrypt"])
 def test_kill_in_any_phase_and_resume_change_no_bit(name, phase, tmp_path):
     algorithm = ROWS[name].algorithm
     whole = run(algorithm, tiny.small(), rounds=ROUNDS, out=tmp_path / "whole")
@@ -214,16 +238,16 @@ def deadly(algorithm, phase: str, round: int) -> None:
 
 
 class Broken:
-    """A patch of `client_update` for one client, by name."""
+    """A patch of a client's work, by name of the client."""
 
-    def __init__(self, monkeypatch, algorithm, client: str, change) -> None:
-        plain = type(algorithm).client_update
+    def __init__(self, monkeypatch, algorithm, client: str, change, work: str = "client_update") -> None:
+        plain = getattr(type(algorithm), work)
 
-        def client_update(self, packet, who):
+        def broken(self, packet, who):
             reply = plain(self, packet, who)
             return change(reply) if who.id == client else reply
 
-        monkeypatch.setattr(type(algorithm), "client_update", client_update)
+        monkeypatch.setattr(type(algorithm), work, broken)
 
 
 def one_by_one(algorithm, task, **options):
@@ -309,15 +333,62 @@ def test_a_wrong_reply_is_refused_and_never_broadcast(row, kind, monkeypatch):
     assert same(result.model, without.model)
 
 
+def wrong_blob(kind: str):
+    """A change of a reply of blobs."""
+
+    def change(reply: Packet) -> Packet:
+        name = next(n for n, b in reply.blobs.items() if b)
+        blob = reply.blobs[name]
+        other = {
+            "short": {name: blob[:-1]},
+            "long": {name: blob + b"\0"},
+            "flipped": {name: bytes([blob[0] ^ 1]) + blob[1:]},
+            "extra": {"more": blob},
+        }
+        if kind == "missing":
+            return Packet(reply.tensors, reply.scalars, {n: b for n, b in reply.blobs.items() if n != name})
+        return Packet(reply.tensors, reply.scalars, {**reply.blobs, **other[kind]})
+
+    return change
+
+
+@rows(lambda row: row.silent and isinstance(row.algorithm, FedFIHE | Selective))  # messages, whose first byte is fixed
+@pytest.mark.parametrize("kind", ["short", "long", "flipped", "extra", "missing"])
+@pytest.mark.parametrize("work", ["client_negotiate", "client_update"])
+def test_a_wrong_message_is_refused_and_its_sender_left_out(row, work, kind, monkeypatch):
+    algorithm, change = everyone(row.algorithm), wrong_blob(kind)
+    if work == "client_negotiate":
+        if not any(
+            algorithm.configure_negotiation(algorithm.init(row.task(), keyed_generator(0, "x")), 0, ["c2"], None)
+        ):
+            pytest.skip("there is no vote")
+        if not isinstance(algorithm, FedFIHE) and kind == "flipped":
+            pytest.skip("any bitmap of the right length is a vote")
+
+    def fail(reply):
+        raise OSError("absent")
+
+    def decided(alter):
+        with monkeypatch.context() as patch:
+            Broken(patch, algorithm, "c2", alter, work)
+            result = one_by_one(algorithm, row.task(), rounds=1)
+        kept = {k: v for k, v in result.metrics[-1].items() if not k.startswith(("seconds", "bytes/up", "local/"))}
+        return kept, result.failures  # the client itself, who knows of no refusal, trained or did not
+
+    without, _ = decided(fail)
+    found, (failure, *more) = decided(change)
+    assert more == []
+    assert (failure.client, failure.stage) == ("c2", "reply")
+    assert found == without
+
+
 @rows()
 def test_packets_pass_through_their_encoding(row):
     """Every packet of a round, sent and returned, survives encoding to the bit, at the length it claims."""
-    task = row.task()
-    state = row.algorithm.init(task, keyed_generator(0, "server", "init"))
-    jobs = list(row.algorithm.configure(state, 0, list(task.data.clients), keyed_generator(0, "x")))
-    replies = list(LocalEngine(row.algorithm, task).map("client_update", jobs, 0))
+    engine, _, jobs, asked, votes = begun(row)
+    replies = list(engine.map("client_update", jobs, 0))
     assert not any(isinstance(r, Failure) for r in replies)
-    for packet in [p for _, p in jobs] + [r.packet for r in replies if isinstance(r, Reply)]:
+    for packet in [p for _, p in [*asked, *jobs]] + [r.packet for r in [*votes, *replies] if isinstance(r, Reply)]:
         encoded = packet.encode()
         assert len(encoded) == packet.nbytes
         again = decode(encoded)

@@ -10,18 +10,22 @@ from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
+from fedfi.crypto.layout import PacketLayout
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.run import run
 from fedfi.federation.workbench import Benches
+from fedfi.numerics.fisher import diagonal_fisher
 from fedfi.numerics.selection import unpack_bits
 from fedfi.personal.ditto import Ditto
 from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.encryption import Encryption, Exchange
 from fedfi.personal.fedmlhe import FedMLHE
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.maskcrypt import MaskCrypt
+from fedfi.personal.private import Private
 from fedfi.personal.tally import raw
 from fedfi.submodel.fedfibos import FedFIbOS
 
@@ -40,7 +44,7 @@ def replicas(method, task, rounds=ROUNDS, **options):
         benches = Benches(task, 0)
         who = Client(client, task.data.clients[client], memory, task, benches, round=rounds, seed=0)
         _, _, state = method._state(packet, who)
-        models[client] = state.model
+        models[client] = getattr(state, "inner", state).model
     return result, models
 
 
@@ -158,3 +162,60 @@ def test_dropouts_move_on_and_too_many_leave_the_model(monkeypatch):
 def test_a_client_that_missed_too_much_says_so():
     result = run(HEFedAvg(clients_per_round=3, history=1, encryption=CLEAR), tiny.small(), rounds=4)
     assert any("missed release" in f.error and "raise `history`" in f.error for f in result.failures)
+
+
+def test_fedml_he_agrees_on_the_sensitivity_of_the_first_model():
+    """Votes by hand: exact Fisher information at the initialisation, summed over packets, the best four of each."""
+    task = tiny.small()
+    method = FedMLHE(protected=0.3, encryption=CLEAR)
+    result = run(method, task, rounds=1)
+    bench = Benches(task, 0).whole
+    bench.load(result.state.inner.model)
+    bench.module.eval()
+    votes = torch.zeros(13)
+    for client in task.data.clients.values():
+        batch = client.train.batch(torch.arange(len(client.train)))
+        fisher = bench.layout.join(diagonal_fisher(bench.module, [batch], task.loss, kind="exact")).double()
+        packets = torch.cat([fisher, torch.zeros(13 * 8 - 99)]).view(13, 8).sum(1)
+        votes[packets.argsort(descending=True)[:4]] += 1
+    chosen = unpack_bits(raw(result.state.protected), 13)
+    assert int(chosen.sum()) == 4
+    assert votes[chosen].min() >= votes[~chosen].max()
+
+
+def test_statistics_of_norm_layers_want_no_protection_of_maskcrypt():
+    task = tiny.small(model=tiny.with_buffers)
+    who = Client("c0", task.data.clients["c0"], Memory(), task, Benches(task, 0), round=0, seed=0)
+    urgency = MaskCrypt().urgency(who, torch.full((99 + 16,), 2.0))  # and mean and variance of eight channels
+    assert urgency.tolist() == [4.0] * 99 + [0.0] * 16
+
+
+def test_a_private_method_stays_uniform_and_counts_its_budget_under_encryption():
+    """Clients of 6 to 11 examples; with next to no noise the mean is the plain one."""
+    pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
+    from fedfi.privacy.accounting import Sampling, epsilon
+
+    task = tiny.small()
+    inner = Private(algorithm=FedAvg(weights="uniform"), where="client", clip=100.0, noise=1e-8)
+    result, models = replicas(Encrypted(algorithm=inner, encryption=CLEAR), task)
+    plain = run(FedAvg(weights="uniform"), task, rounds=ROUNDS).model
+    assert result.failures == []
+    assert all(near(m, plain, 1e-4) for m in models.values())
+    inner = dataclasses.replace(inner, clip=0.1, noise=5.0)
+    result = run(Encrypted(algorithm=inner, encryption=CLEAR, clients_per_round=3), task, rounds=2)
+    spent = [line["privacy/epsilon"] for line in result.metrics]
+    assert spent == [epsilon(5.0, rounds, 1e-5, Sampling(6, 6)) for rounds in (1, 2)]
+
+
+def test_noise_of_a_server_that_cannot_read_is_refused():
+    inner = Private(algorithm=FedAvg(weights="uniform"), noise=1.0)
+    with pytest.raises(ValueError, match=r"where = 'server' cannot be encrypted: .*nearest valid: where = 'client'"):
+        Encrypted(algorithm=inner)
+
+
+def test_more_clients_than_a_sum_holds_are_refused_before_anything_is_encrypted():
+    layout = PacketLayout(("w",), ((8,),), 8)
+    with pytest.raises(InputError, match=r"1025 clients a round: .*nearest valid: 1024"):
+        Exchange(Encryption(), layout, 1025, "0" * 16)
+    Exchange(Encryption(), layout, 1024, "0" * 16)
+    Exchange(Encryption(enabled=False), layout, 1025, "0" * 16)

@@ -18,6 +18,7 @@ from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
 from fedfi.federation.workbench import Benches, Workbench
 from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.sealing import Sealer
 from fedfi.personal.tally import Release
 
 CLEAR = {"enabled": False, "packet_size": 8}
@@ -340,3 +341,38 @@ def test_what_cannot_work_is_refused_before_anything_is_encrypted(options, said)
 def test_encrypted_votes_need_two_phases():
     with pytest.raises(ValueError, match="needs phases = 'two'"):
         FedFIHE(votes="encrypted")
+
+
+def spoiling(monkeypatch, work: str, *clients: str):
+    """Payloads of these clients that are no ciphertexts, though their digests are right."""
+    plain, seal = getattr(FedFIHE, work), Sealer.seal
+
+    def spoiled(self, packet, client):
+        with pytest.MonkeyPatch.context() as patch:
+            if client.id in clients:
+                patch.setattr(Sealer, "seal", lambda sealer, values: bytes(len(seal(sealer, values))))
+            return plain(self, packet, client)
+
+    monkeypatch.setattr(FedFIHE, work, spoiled)
+
+
+def test_votes_that_are_no_ciphertexts_are_left_out_and_said(monkeypatch, tmp_path):
+    pytest.importorskip("tenseal")
+    spoiling(monkeypatch, "client_negotiate", "c1")
+    method = FedFIHE(sharing=0.3, phases="two", votes="encrypted", encryption=SECRET)
+    result = run(method, tiny.small(), rounds=1, out=tmp_path / "run")
+    assert result.failures == []
+    assert result.metrics[-1]["clients/replied"] == 5
+    assert result.metrics[-1]["ciphertexts/released"] > 0
+    assert "'c1', votes: not a ciphertext" in (tmp_path / "run/events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("spare", "released"), [(0, 0), (1, 1)])
+def test_a_payload_that_is_no_ciphertext_counts_as_away_where_votes_are_encrypted(spare, released, monkeypatch):
+    """Nobody but clients knows which packets have three contributors without it."""
+    pytest.importorskip("tenseal")
+    spoiling(monkeypatch, "client_update", "c1")
+    method = FedFIHE(**ALL, phases="two", votes="encrypted", spare=spare, encryption={"packet_size": 40})
+    result, models = everyone(method, tiny.small())
+    assert result.metrics[-1]["ciphertexts/released"] == released
+    assert torch.equal(models["c0"], models["c5"]) == bool(released)

@@ -11,6 +11,7 @@ from tests import tiny
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError
 from fedfi.federation.client import Client, Memory
+from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
@@ -275,3 +276,65 @@ def test_a_client_that_never_took_part_is_judged_with_the_first_private_part():
     result = run(FedPer(clients_per_round=1), tiny.small(), rounds=1)
     assert result.failures == []
     assert "local/accuracy_worst" in result.metrics[-1]
+
+
+SCHEDULED = {"weight_decay": 0.5, "round_decay": 0.5, "schedule": "cosine", "clip_norm": 0.01}
+
+
+def test_the_own_step_of_perfedavg_is_alpha_times_the_gradient_whatever_the_recipe():
+    """From (1/4, -1/4), in round 4: the gradient is (-q, q), q = 1 / (1 + e^1/2); alpha = 1 is that of training."""
+    task = alone(1)
+    task = Task(task.model, task.data, Training(learning_rate=1.0, batch_size=1, steps=1, **SCHEDULED))
+    benches = Benches(task, 0)
+    client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=3, seed=0)
+    PerFedAvg().client_evaluate(Packet({"weight": torch.tensor([[0.25], [-0.25]])}), client)
+    q = sigmoid(-0.5)
+    torch.testing.assert_close(benches.whole.vector.detach(), torch.tensor([0.25 + q, -0.25 - q]))
+
+
+def test_the_outer_step_of_pfedme_is_eta_lambda_times_the_distance_whatever_the_recipe():
+    """As by hand above, 1/8; the task's weight decay, schedule and clipping are of neither step."""
+    task = alone(1)
+    task = Task(task.model, task.data, Training(learning_rate=1.0, batch_size=1, steps=1, **SCHEDULED))
+    result, _ = work(PFedMe(penalty=1.0, inner_steps=1, rate=0.5), task)
+    torch.testing.assert_close(result.model["weight"].flatten(), torch.tensor([0.125, -0.125]))
+
+
+def test_fedala_is_judged_by_the_mixture_of_its_next_round_and_remembers_nothing_of_it():
+    """After round 1 of the example by hand above: W = 1 - 3/4 q, and the mixture is 1/2 - 3/4 W."""
+    task, method = tiny.by_hand(), FedALA(examples=1.0, most_epochs=1)
+    result, engine = work(method, task)
+    packet = dict(method.configure_evaluation(result.state, ["c0"], None))["c0"]
+    assert "weights" not in memory(engine, "c0")
+    benches = Benches(task, 0)
+    who = Client("c0", task.data.clients["c0"], Memory(memory(engine, "c0")), task, benches, round=0, seed=0)
+    method.client_evaluate(packet, who)
+    mixed = 0.5 - 0.75 * (1 - 0.75 * sigmoid(0.5))
+    torch.testing.assert_close(benches.whole.vector.detach(), torch.tensor([mixed, -mixed]))
+
+
+def test_fedala_fits_its_weights_under_batch_norm_whatever_the_number_of_examples():
+    """Six clients of 6 to 11 examples: .8 of six are five, a batch of four and one left, which joins it."""
+    result, _ = work(FedALA(), tiny.small(model=tiny.with_buffers), rounds=3)
+    assert result.failures == []
+
+
+@pytest.mark.parametrize("method", [FineTune(epochs=3, steps=2), FedBABU(epochs=3, steps=2, head=[])])
+def test_finetuning_may_be_as_long_in_steps(method):
+    """Two steps of c0 from (-1/4, 1/4), where one adds q = .6225: q, then q at a = .3725."""
+    task = tiny.by_hand()
+    benches = Benches(task, 0)
+    client = Client("c0", task.data.clients["c0"], Memory(), task, benches, round=1, seed=0)
+    method.client_evaluate(Packet({"weight": torch.tensor([[-0.25], [0.25]])}), client)
+    a = -0.25 + sigmoid(0.5)
+    a += sigmoid(-2 * a)
+    torch.testing.assert_close(benches.whole.vector.detach(), torch.tensor([a, -a]))
+
+
+def test_fedrep_fits_its_head_for_as_many_steps_as_it_is_told():
+    """The one layer is the head: three steps of c0, the first of which goes to 1/2."""
+    _, engine = work(FedRep(head_epochs=1, head_steps=3), alone(1))
+    a = 0.5
+    for _ in range(2):
+        a += sigmoid(-2 * a)
+    torch.testing.assert_close(memory(engine, "c0")["own:weight"].flatten(), torch.tensor([a, -a]))

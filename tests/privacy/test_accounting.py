@@ -70,3 +70,15 @@ def test_noise_has_the_deviation_that_was_asked_for():
     found = noise.perturbed({"a": torch.zeros(100_000)}, 2.5, torch.Generator().manual_seed(0))["a"]
     assert found.std().item() == pytest.approx(2.5, rel=0.01)
     assert abs(found.mean().item()) < 0.04
+
+
+def test_a_version_that_is_too_old_is_named(monkeypatch):
+    import dp_accounting
+
+    from fedfi.privacy import accounting
+
+    assert accounting.available()
+    monkeypatch.delattr(dp_accounting, "get_epsilon_gaussian")
+    assert not accounting.available()
+    with pytest.raises(InputError, match=r"fedfi\[dp\].*get_epsilon_gaussian"):
+        accounting._library()

@@ -12,6 +12,7 @@ from torch.nn import functional
 from fedfi.channels import discover
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import Job, Workplace
+from fedfi.errors import InputError
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
@@ -168,7 +169,7 @@ def test_a_nested_resnet_computes_what_its_shrunk_networks_do_and_learns_through
         torch.testing.assert_close(weight[: own.shape[0], : own.shape[1]], own, rtol=1e-3, atol=1e-4)
         assert float(weight.abs().sum()) == pytest.approx(float(own.abs().sum()), rel=1e-3)
         norms = dict(nested.norms[level - 1].named_buffers()) if level else dict(nested.whole.named_buffers())
-        mean = norms["stem/norm.running_mean" if level else "stem.norm.running_mean"]
+        mean = norms["0.running_mean" if level else "stem.norm.running_mean"]
         torch.testing.assert_close(mean, small.stem.norm.running_mean)
 
 
@@ -234,3 +235,45 @@ def test_distillation_refuses_outputs_that_are_no_logits():
 def test_bad_options_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         FjORD(**options)
+
+
+class Named(nn.Module):
+    """`tiny.with_buffers` under other names."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names = names
+        parts = dict(zip(names, tiny.with_buffers(), strict=True))
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, rows):
+        for name in self.names:
+            rows = self._modules[name](rows)
+        return rows
+
+
+@pytest.mark.parametrize("names", [("a/b", "a/n", "r", "c"), ("0_5:a", "x:n", "r", "1:c"), ("a", "/", "//", "c:")])
+def test_names_of_modules_may_hold_any_sign(names):
+    """The same network under plain names learns the same."""
+    plain = run(FjORD(**MIX), tiny.small(model=tiny.with_buffers), rounds=2)
+    named = run(FjORD(**MIX), tiny.small(model=lambda: Named(*names)), rounds=2)
+    assert named.failures == []
+    for old, new in zip("0123", names, strict=True):
+        for key, value in plain.model.items():
+            if key.startswith(f"{old}."):
+                assert torch.equal(named.model[new + key[1:]], value)
+
+
+def test_a_parameter_that_is_called_as_a_level_s_norm():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = tiny.with_buffers()
+            self.add_module("0", nn.ModuleDict({"5:body": nn.ModuleDict({"1": nn.Linear(1, 1)})}))
+
+        def forward(self, rows):
+            return self.body(rows) * self._modules["0"]["5:body"]["1"].weight.sum()
+
+    with pytest.raises(InputError, match=r"a parameter is called '0\.5:body\.1\.weight'"):
+        run(FjORD(**MIX), tiny.small(model=Odd), rounds=1)

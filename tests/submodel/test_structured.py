@@ -1,24 +1,32 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from tests import tiny
 from torch import nn
 
+from fedfi.averaging.fedavg import FedAvg
 from fedfi.channels import discover
 from fedfi.engines.workplace import Job, Workplace
-from fedfi.errors import InputError
+from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Reply
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
+from fedfi.federation.task import Task
 from fedfi.federation.training import batch_positions
 from fedfi.models import InputSpec, build
+from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
+from fedfi.submodel.fedfibos import FedFIbOS
 from fedfi.submodel.fedrolex import FedRolex
+from fedfi.submodel.fiarse import FIARSE
+from fedfi.submodel.fjord import FjORD
 from fedfi.submodel.heterofl import HeteroFL
 from fedfi.submodel.magnitude import Magnitude
-from fedfi.submodel.structured import cut_layers, own_rows
+from fedfi.submodel.structured import cut_layers, masked_loss_gradient, own_rows
 
 PLAIN = {"scaler": False, "masked_loss": False, "label_rows": False}
 IMAGES = InputSpec("image", (3, 32, 32), 10)
@@ -351,3 +359,146 @@ def test_norms_alone_leave_nothing_to_select():
 
     with pytest.raises(InputError, match="there is nothing to select"):
         run(Magnitude(), tiny.small(model=model), rounds=1)
+
+
+class More(nn.Module):
+    """Five logits of three classes: two that no example has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)))
+
+
+@pytest.mark.parametrize("devices", [{"masked_loss": True}, {"label_rows": True}], ids=str)
+def test_more_logits_than_classes(devices):
+    """What nobody has an example of is masked, and its row stays as it was; without the mask it is pushed down."""
+    algorithm = HeteroFL(participation=1.0, capacities={1.0: 0.5, 0.5: 0.5}, **PLAIN | devices)
+    result = run(algorithm, tiny.small(model=More), rounds=2)
+    assert result.failures == []
+    before = begin(algorithm, tiny.small(model=More))[0].model.tree()
+    assert torch.equal(result.model["out.weight"][3:], before["out.weight"][3:])
+    assert torch.equal(result.model["out.bias"][3:], before["out.bias"][3:])
+    assert not torch.equal(result.model["out.weight"][:3], before["out.weight"][:3])
+
+
+def test_masked_logits_have_classes_on_their_second_axis():
+    """Logits [batch, classes, positions], with as many positions as classes: the mask must not lie along them."""
+
+    class Each(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 9, bias=False)
+
+        def forward(self, x):
+            return self.out(x).view(-1, 3, 3)
+
+    task = tiny.small(model=Each)
+    task = Task(task.model, task.data, task.training, lambda made, goal: made.square().sum((1, 2)))
+    client = Workplace(HeteroFL(), task, 0).client(Job("client_update", "c0", 0, Packet()))
+    positions = [i for i in range(len(client.data.train)) if client.data.train.targets[i] != 1]
+    mine = dataclasses.replace(client.data, train=client.data.train.subset(torch.tensor(positions)))
+    client = dataclasses.replace(client, data=mine)
+    masked_loss_gradient(client)(*client.data.train.batch())
+    slopes = client.workbench.gradient.view(3, 3, 6)
+    assert bool((slopes[1] == 0).all())
+    assert bool((slopes[[0, 2]] != 0).any(-1).all())
+
+
+@pytest.mark.parametrize("devices", [{"masked_loss": True}, {"label_rows": True}], ids=str)
+def test_fewer_logits_than_classes(devices):
+    def model():
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    task = tiny.small(model=model)
+    with pytest.raises(InputError, match=f"{next(iter(devices))} = true needs .*2"):
+        HeteroFL(**PLAIN | devices).init(task, keyed_generator(0, "server", "init"))
+
+
+def test_logits_that_cannot_be_masked():
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(x)))[:, 0]
+
+    with pytest.raises(InputError, match=r"masked_loss = true needs logits \[batch, 3\], but Flat makes \[2\]"):
+        HeteroFL(label_rows=False).init(tiny.small(model=Flat), keyed_generator(0, "server", "init"))
+
+
+def test_a_scaler_that_would_divide_another_layer_is_refused():
+    """Folding divides the parameters of the layer that is cut; the tied output layer would be divided with it."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.out = nn.Linear(6, 3), nn.Linear(8, 3, bias=False)
+            self.embed = nn.Embedding(3, 8)
+            self.out.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.out(self.embed(self.enter(x).argmax(1)))
+
+    with pytest.raises(InputError, match=r"is also .*, the parameter of another layer; set scaler = false"):
+        run(HeteroFL(label_rows=False, masked_loss=False), tiny.small(model=Tied), rounds=1)
+
+
+def test_a_scaler_that_does_not_see_an_output_is_refused():
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.out = nn.Parameter(torch.randn(6, 8)), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(torch.relu(x @ self.enter))
+
+    with pytest.raises(InputError, match="'enter' is not the weight or bias of a layer; set scaler = false"):
+        run(HeteroFL(), tiny.small(model=Bare), rounds=1)
+
+
+# -- buffers that are constants ------------------------------------------------------------------------------------
+
+
+class Causal(nn.Module):
+    """A mask of -inf is a buffer that travels with the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x))) + self.mask[2]
+
+
+HALVES = {"participation": 1.0, "capacities": {1.0: 0.5, 0.5: 0.5}}
+FAMILY = [
+    *(kind(**HALVES, **PLAIN) for kind in (HeteroFL, FedRolex, FedBRB)),
+    *(kind(**HALVES) for kind in (FjORD, FederatedDropout, FIARSE, Magnitude, FedFIbOS)),
+    FedAvg(),
+]
+
+
+@pytest.mark.parametrize("algorithm", FAMILY, ids=lambda a: type(a).__name__)
+def test_a_mask_of_minus_infinity_travels(algorithm):
+    result = run(algorithm, tiny.small(model=Causal), rounds=2)
+    assert result.failures == []
+    assert torch.equal(result.model["mask"], Causal().mask)
+    assert all(bool(t.isfinite().all()) for n, t in result.model.items() if n != "mask")
+
+
+def test_a_buffer_that_became_infinite_is_refused():
+    class Broken(Causal):
+        def forward(self, x):
+            if self.training:
+                self.mask[0, 0] = torch.inf
+            return super().forward(x)
+
+    result = run(HeteroFL(**HALVES, **PLAIN), tiny.small(model=Causal), rounds=1)
+    assert result.failures == []
+    with pytest.raises(RunError, match=r"'buffer:mask' of shape \(3, 3\) holds 1 non-finite"):
+        run(HeteroFL(**HALVES, **PLAIN), tiny.small(model=Broken), rounds=1)

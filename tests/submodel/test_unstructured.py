@@ -8,12 +8,16 @@ from tests import tiny
 from torch import nn
 
 from fedfi.engines.workplace import Job, Workplace
+from fedfi.errors import InputError
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
+from fedfi.federation.run import run
 from fedfi.federation.training import batch_positions
 from fedfi.federation.workbench import VectorLayout
 from fedfi.models import InputSpec, build
 from fedfi.numerics.selection import unpack_bits
+from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fedlagc import FedLAGC
 from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.magnitude import Magnitude
 from fedfi.submodel.masked import receive, threshold_factor
@@ -172,3 +176,66 @@ def test_each_pool_keeps_its_own_share():
 def test_blocks_are_the_parts_at_the_top_of_a_network():
     names = ["stem.conv", "layer1.0.conv1", "layer1.1.conv1", "layer2.0.conv", "head.weight", "head.bias"]
     assert blocks(names, [1, 2, 3, 4, 5, 6]) == [1, 5, 4, 11]
+
+
+# -- parameters that are normed before they are used -------------------------------------------------------------
+
+
+def normed(how):
+    def model():
+        return nn.Sequential(how(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3))
+
+    return model
+
+
+class Symmetric(nn.Module):
+    """A parametrization that divides by nothing."""
+
+    def forward(self, weight):
+        return weight + weight.flip(0)
+
+
+def symmetric(layer):
+    return nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric()) or layer
+
+
+NORMS = {
+    "_WeightNorm": (nn.utils.parametrizations.weight_norm, "0.parametrizations.weight.original1"),
+    "_SpectralNorm": (nn.utils.parametrizations.spectral_norm, "0.parametrizations.weight.original"),
+    "WeightNorm": (nn.utils.weight_norm, "0.weight_v"),
+    "SpectralNorm": (nn.utils.spectral_norm, "0.weight_orig"),
+}
+METHODS = [FIARSE, Magnitude, FedFIbOS, FedLAGC]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", list(NORMS))
+@pytest.mark.parametrize("method", METHODS)
+def test_a_mask_over_normed_weights_is_refused(method, kind):
+    """A row of zeros over its norm is zero by zero."""
+    how, name = NORMS[kind]
+    task = tiny.small(model=normed(how))
+    with pytest.raises(InputError, match=f"'{name}' is normed by {kind.strip('_')} .*selection_pools"):
+        method(capacities={0.5: 1.0}).init(task, keyed_generator(0, "server", "init"))
+
+
+def test_normed_weights_that_are_not_masked_are_no_trouble():
+    """Where everybody holds everything, and where the model leaves them out of its pools."""
+    method, how = Magnitude(participation=1.0, capacities={1.0: 1.0}), nn.utils.parametrizations.weight_norm
+    assert run(method, tiny.small(model=normed(how)), rounds=1).failures == []
+
+    class Own(nn.Sequential):
+        def selection_pools(self):
+            return [["2.weight", "2.bias"]]
+
+    task = tiny.small(model=lambda: Own(*normed(how)()))
+    result = run(Magnitude(participation=1.0, capacities={0.5: 1.0}), task, rounds=1)
+    assert result.failures == []
+    assert math.isfinite(result.metrics[-1]["levels/0.5/loss"])
+
+
+def test_a_parametrization_that_divides_by_nothing_is_masked():
+    task = tiny.small(model=normed(symmetric))
+    result = run(Magnitude(participation=1.0, capacities={0.25: 1.0}), task, rounds=1)
+    assert result.failures == []
+    assert math.isfinite(result.metrics[-1]["levels/0.25/loss"])

@@ -7,6 +7,7 @@ the recorded bytes, the method's public settings and the initialisation; the tru
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -32,6 +33,7 @@ from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
+from fedfi.federation.training import batch_positions, step_count
 from fedfi.federation.workbench import Workbench, fresh_workbench
 
 
@@ -44,7 +46,7 @@ def audit(
         directory: A run directory.
         overrides: Changed settings; with any, a fresh run is observed.
         rounds: Rounds that are observed.
-        clients: On how many inversion and membership are tried.
+        clients: On how many inversion is tried; the other attacks are tried on all.
         iterations: Steps of each inversion.
 
     Raises:
@@ -54,7 +56,7 @@ def audit(
     task = experiment.task()
     seen, state = _observed(directory, experiment, task, rounds, fresh=bool(overrides))
     return attacked(
-        directory.name, experiment.algorithm(), task, seen, state, experiment.settings.seed, clients, iterations
+        _called(directory), experiment.algorithm(), task, seen, state, experiment.settings.seed, clients, iterations
     )
 
 
@@ -64,16 +66,28 @@ def attacked(
     """Every attack on what a recorder has seen."""
     bench = fresh_workbench(task, keyed_generator(seed, "server", "init"))
     first = {n: t.clone() for n, t in bench.tree().items()}
-    found = Audit(name, type(algorithm).__name__)
+    found = Audit(name, _method(algorithm))
     shown = views(algorithm, state, bench.layout, first, seen.observations)
     found.table["bytes/received"] = float(sum(len(o.received) for o in seen.observations))
     found.table["known/share"] = sum(float(v.known.double().mean()) for v in shown) / max(1, len(shown))
     _labels(found, shown, task, seed)
     _inversions(found, shown[:clients], task, bench, seed, iterations)
-    scores = [m for v in shown[:clients] if (m := _membership(v, task, bench)) is not None]
+    scores = [m for v in shown if (m := _membership(v, task, bench)) is not None]
     if scores:
         found.table["membership/auc"] = sum(scores) / len(scores)
     return found
+
+
+def _method(algorithm: Any) -> str:
+    """The class of a method, within those of what is wrapped around it."""
+    name, inner = type(algorithm).__name__, getattr(algorithm, "algorithm", None)
+    return name if inner is None else f"{name}({_method(inner)})"
+
+
+def _called(directory: Path) -> str:
+    """The name of a run; one of a comparison is called by its label, too."""
+    path = directory.resolve()
+    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
 
 def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, *, fresh: bool) -> tuple[Recorder, Any]:
@@ -126,8 +140,9 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
         return
     for view in shown:
         examples = task.examples.clients[view.client].train
-        count = min(len(examples), task.training.batch_size, 4)
-        inputs, targets = examples.batch(torch.arange(len(examples)))
+        first, used = _trained_on(task, view, seed)
+        inputs, _ = examples.batch(used)
+        _, targets = examples.batch(first[:4])
         _, change, known = _named(view, bench)
         result = invert(
             bench.module,
@@ -136,7 +151,7 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
             known,
             task.loss,
             tuple(inputs.shape[1:]),
-            targets[:count],  # given to the attack, which is its best case
+            targets,  # given to the attack, which is its best case
             iterations=iterations,
             rng=keyed_generator(seed, "audit", view.client, view.round),
         )
@@ -150,8 +165,16 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
                 found.table[key] = sum(values) / len(values)
 
 
+def _trained_on(task: Task, view: View, seed: int) -> tuple[Tensor, Tensor]:
+    """Positions of the examples of the first step of the observed training, and of all its steps."""
+    size = len(task.examples.clients[view.client].train)
+    draws = keyed_generator(seed, "client", view.round, view.client, "batches")
+    steps = list(itertools.islice(batch_positions(size, task.training, draws), step_count(size, task.training)))
+    return steps[0], torch.cat(steps).unique()
+
+
 def _scored(found: Audit, view: View, guess: Tensor, inputs: Tensor, data: Dataset) -> tuple[float, float]:
-    """Against the most similar of the client's examples: the attack could not know the order."""
+    """Against the most similar of the examples that were trained on: the attack could not know the order."""
     nearest = int((inputs - guess).flatten(1).square().mean(1).argmin())
     if data.spec.kind != "image":
         span = float(inputs.max() - inputs.min()) or 1.0

@@ -86,7 +86,7 @@ def _view(algorithm: Algorithm[Any], state: Any, layout: VectorLayout, first: Tr
     if isinstance(algorithm, FedFIHE):
         packets = _of_fedfihe(algorithm, state, layout, start, o, received, change, known)
     elif isinstance(algorithm, Selective):
-        packets = _of_selective(algorithm, state, sent, received, change, known)
+        packets = _of_selective(algorithm, state, layout, sent, received, change, known)
     elif "kept" in sent.tensors:  # a submodel by mask
         mask = unpack_bits(sent.blobs["mask"], layout.pool)
         known[: layout.pool], known[layout.pool :] = mask, True
@@ -155,9 +155,15 @@ def _reveal_values(
 
 
 def _of_selective(
-    algorithm: Selective, state: Any, sent: Packet, received: Packet, change: Tensor, known: Tensor
+    algorithm: Selective,
+    state: Any,
+    layout: VectorLayout,
+    sent: Packet,
+    received: Packet,
+    change: Tensor,
+    known: Tensor,
 ) -> Tensor | None:
-    """Packets in the clear, of the update's vector, whose first entries are the parameters."""
+    """Packets in the clear, of the update's vector."""
     agreed = algorithm.exchange_of(state)
     if "clear" not in received.blobs:
         return unpack_bits(received.blobs["mask"], agreed.layout.packets)
@@ -168,8 +174,14 @@ def _of_selective(
         lines = torch.frombuffer(bytearray(received.blobs["clear"]), dtype=torch.int32).view(len(clear), agreed.row)
         values[clear] = agreed.fixed.mean(lines[:, :-2], lines[:, -2:-1]).float()
         seen[clear] = True
-    known |= agreed.layout.joined(seen)[: len(known)]
-    change.copy_(torch.where(known, agreed.layout.joined(values)[: len(known)], 0.0))
+    sent_values = dict(zip(agreed.layout.names, agreed.layout.joined(values).split(agreed.layout.sizes), strict=True))
+    shown = dict(zip(agreed.layout.names, agreed.layout.joined(seen).split(agreed.layout.sizes), strict=True))
+    position = 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):  # what stays with clients is in no packet
+        if name in shown:
+            known[position : position + size] = shown[name]
+            change[position : position + size] = torch.where(shown[name], sent_values[name], 0.0)
+        position += size
     return None
 
 

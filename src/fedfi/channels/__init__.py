@@ -3,7 +3,8 @@
 `discover` finds them; a `Wiring` slices a physically smaller network, writes it back, and permutes channels.
 """
 
-from fedfi.channels.discovering import architecture_key, discover
+from fedfi.channels.architecture import architecture_key
+from fedfi.channels.discovering import discover
 from fedfi.channels.grouping import Frozen
 from fedfi.channels.slicing import Group, Member
 from fedfi.channels.wiring import Units, Wiring

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from fedfi.channels.architecture import digest
 from fedfi.channels.grouping import Components, Unit, alone, frozen
 from fedfi.channels.slicing import Group
-from fedfi.channels.tracing import Example, trace
+from fedfi.channels.tracing import Example, arguments, one_at_a_time, trace
 from fedfi.channels.verifying import Check
 from fedfi.channels.walking import walk
 from fedfi.channels.wiring import Wiring
 from fedfi.errors import InputError
 
 _KEPT = 16
-_cache: OrderedDict[str, Wiring] = OrderedDict()
+_cache: OrderedDict[str, tuple[Wiring, list[object]]] = OrderedDict()
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+"""Modules of torch that stand before another one, and under which name they hold it."""
 
 
 def discover(module: nn.Module, example: Example) -> Wiring:
@@ -27,7 +35,7 @@ def discover(module: nn.Module, example: Example) -> Wiring:
     The module is traced in evaluation mode, channels that meet are tied, and each group of units is checked on
     the module itself: exchanging its units must leave the output on the example as it is, to 1e-8 of its largest
     number in double precision. What fails, or is not understood, is frozen. The last 16 wirings are remembered by
-    architecture; `architecture_key` says what that cannot see.
+    architecture, see `architecture_key`. Threads may call this at the same time, and wait for each other.
 
     Args:
         module: Any module whose control flow does not depend on values; it is left as it was.
@@ -38,51 +46,64 @@ def discover(module: nn.Module, example: Example) -> Wiring:
         The wiring, which holds no tensor of the module.
 
     Raises:
-        InputError: If the module cannot be traced, or the example is none.
+        InputError: If the module cannot be traced or run on the example, or the example is none.
+    """
+    check_module(module)
+    arguments(example)
+    with one_at_a_time():
+        key, pinned = digest(module, example)
+        if key in _cache:
+            _cache.move_to_end(key)
+            return _cache[key][0]
+        check_numbers(module)
+        wiring = _discover(module, example, key)
+        _cache[key] = wiring, pinned
+        if len(_cache) > _KEPT:
+            _cache.popitem(last=False)
+        return wiring
+
+
+def check_module(module: nn.Module) -> None:
+    """Refuses what has no channels to find: wrappers of modules, and modules whose tensors hold nothing yet.
+
+    Raises:
+        InputError: Saying what was given, and what to give.
+    """
+    kind = type(module).__name__
+    if not isinstance(module, nn.Module):
+        given = f"the class {module.__name__}" if isinstance(module, type) else f"a {kind}"
+        raise InputError(f"channels are found in a torch.nn.Module, got {given}")
+    for path, part in module.named_modules():
+        held = _WRAPPERS.get(type(part).__name__)
+        if held is not None and type(part).__module__.startswith("torch.") and hasattr(part, held):
+            where = f" ({path!r})" if path else ""
+            inner = type(getattr(part, held)).__name__
+            raise InputError(
+                f"the module is a torch {type(part).__name__}{where}, which hides the {inner} that it holds;"
+                f" give that one, its attribute {held!r}, and wrap or compile afterwards"
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(f"{path or kind!r} is a TorchScript module, which cannot be cut; give the nn.Module")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise InputError(f"{name!r} of {kind} has no shape yet; run the module once before")
+        if tensor.is_meta:
+            raise InputError(f"{name!r} of {kind} is on the device 'meta' and has no numbers; make it on the CPU")
+
+
+def check_numbers(module: nn.Module) -> None:
+    """Refuses parameters that are no numbers, which would make every output one and the same.
+
+    Raises:
+        InputError: Naming the first of them.
     """
     for name, tensor in module.named_parameters():
-        if is_lazy(tensor):
-            raise InputError(f"{name!r} of {type(module).__name__} has no shape yet; run the module once before")
-    key = architecture_key(module, example)
-    if key in _cache:
-        _cache.move_to_end(key)
-        return _cache[key]
-    wiring = _discover(module, example, key)
-    _cache[key] = wiring
-    if len(_cache) > _KEPT:
-        _cache.popitem(last=False)
-    return wiring
-
-
-def architecture_key(module: nn.Module, example: Example) -> str:
-    """A digest of what is taken for the architecture.
-
-    It covers the class, the printed structure, names, shapes and types of parameters and buffers, which of them
-    are one tensor or need no gradient, and the example's shapes and types. It cannot see attributes that are not
-    printed (a flag that `forward` reads, a function given to the constructor), code that was patched after the
-    import, or values that decide what is computed.
-
-    Args:
-        module: The module.
-        example: See `discover`.
-    """
-    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}\n{module}".encode())
-    first: dict[int, int] = {}
-    for kind, named in (
-        ("parameter", module.named_parameters(remove_duplicate=False)),
-        ("buffer", module.named_buffers(remove_duplicate=False)),
-    ):
-        for name, tensor in named:
-            place = first.setdefault(id(tensor), len(first))
-            digest.update(
-                f"\n{kind} {name} {place} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}".encode()
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            count = int(tensor.isnan().sum())
+            raise InputError(
+                f"{name!r} of {type(module).__name__} holds {count} NaN, behind which no exchange of"
+                " channels shows; initialise it"
             )
-    for leaf in pytree.tree_leaves(example if not isinstance(example, Tensor) else (example,)):
-        seen = f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor) else repr(leaf)
-        digest.update(f"\nexample {seen}".encode())
-    if not isinstance(example, Tensor | tuple):
-        digest.update(repr(sorted(example)).encode())
-    return digest.hexdigest()
 
 
 def _discover(module: nn.Module, example: Example, key: str) -> Wiring:
@@ -99,7 +120,8 @@ def _discover(module: nn.Module, example: Example, key: str) -> Wiring:
             groups.append(group)
             members[group.name] = units
     if groups:
-        groups, failed = _verified(Check(module, traced.tensors, example), components, groups, members)
+        check = Check(module, traced.tensors, example, traced.rounds)
+        groups, failed = _verified(check, components, groups, members)
         still += failed
     return Wiring(
         key=key,

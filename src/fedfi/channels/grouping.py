@@ -128,8 +128,15 @@ class Components:
         found = []
         for norm in self.walk.norms:
             inside = self.of[norm.nodes[norm.nodes >= 0].numpy()].tolist()
-            counts = Counter(owner[component] for component in inside if component in owner)
-            widths = {name: count // units[name] for name, count in counts.items()}
+            found_here = Counter(component for component in inside if component in owner)
+            counts: dict[str, list[int]] = defaultdict(list)
+            for component, count in found_here.items():
+                counts[owner[component]].append(count)
+            widths = {
+                name: each[0]
+                for name, each in counts.items()
+                if len(each) == units[name] and len(set(each)) == 1  # else not an axis of channels
+            }
             found.append(Extent(norm.module, norm.axis, len(norm.nodes), widths))
         return tuple(found)
 

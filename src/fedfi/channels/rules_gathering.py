@@ -29,9 +29,15 @@ def channelwise(call: Call) -> Result:
 @rule("layer_norm", "rms_norm", "native_layer_norm")
 def layer_norm(call: Call) -> Result:
     """Over the last axes, all their channels alike; weight and bias follow position by position."""
-    labels = [call.labels("input")]
+    inputs = call.labels("input")
+    over = range(inputs.ndim - len(call.given["normalized_shape"]), inputs.ndim)
+    if bool((inputs >= 0).all()) and not varies(inputs, list(over)):
+        return call.result(inputs)  # over positions: each channel by itself, all by the same weights
+    labels = [inputs]
     labels += [labels_of(call.ledger, call.given[name]) for name in ("weight", "bias") if call.given.get(name)]
-    return call.result(combine(call.ledger, labels, call.says("has numbers that differ")))
+    made = combine(call.ledger, labels, call.says("has numbers that differ"))
+    # Over [C, H, W] each entry of the weight is tied to its channel; its own label would hide that they are one.
+    return call.result(inputs if bool((inputs >= 0).all()) else made)
 
 
 @rule("group_norm")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
+import os
+import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fedfi.errors import InputError
+
+_lock = threading.RLock()
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -25,12 +33,14 @@ class Traced:
         aliases: Every name of a parameter or buffer, to the first name of the same tensor.
         tensors: The parameters and buffers by their first names.
         parameters: Which of them are parameters.
+        rounds: Whether numbers are made in more than one precision, or in less than single.
     """
 
     program: torch.export.ExportedProgram
     aliases: dict[str, str]
     tensors: dict[str, Tensor]
     parameters: frozenset[str]
+    rounds: bool = False
 
 
 def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -54,18 +64,86 @@ def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """One thread at a time: tracing changes a module's mode, switches of torch, and Python's list of warnings."""
+    with _lock:
+        yield
+
+
+def _renew() -> None:
+    """A forked process has no thread that would give the lock back."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+@contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode, with attention on its ordinary path; all is put back afterwards."""
-    modes = {each: each.training for each in module.modules()}
-    fast = torch.backends.mha.get_fastpath_enabled()
-    module.eval()
-    torch.backends.mha.set_fastpath_enabled(False)
+    """The module in evaluation mode, uncompiled, with attention on its ordinary path; all is put back afterwards."""
+    with one_at_a_time():
+        modes = {each: each.training for each in module.modules()}
+        compiled = {each: made for each in modes if (made := getattr(each, "_compiled_call_impl", None)) is not None}
+        fast = torch.backends.mha.get_fastpath_enabled()
+        module.eval()
+        for each in compiled:
+            each._compiled_call_impl = None
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            for each, mode in modes.items():
+                each.training = mode
+            for each, made in compiled.items():
+                each._compiled_call_impl = made
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps torch from saying on stderr and in its logs what an error of ours says in one line.
+
+    What else is written meanwhile, by a network's own code or another thread, is written; only where the work inside
+    fails, what this thread wrote is dropped.
+    """
+    loggers = [logging.getLogger(name) for name in [*logging.Logger.manager.loggerDict] if name.startswith("torch")]
+    aside = _Aside(sys.stderr)
+    for logger in loggers:
+        logger.addFilter(_nothing)
+    sys.stderr, before = aside, sys.stderr
     try:
         yield
+        if text := aside.kept.getvalue():
+            before.write(text)
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for each, mode in modes.items():
-            each.training = mode
+        sys.stderr = before
+        for logger in loggers:
+            logger.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
+class _Aside(io.TextIOBase):
+    """Keeps what this thread writes; what others write goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._thread, self.kept = stream, threading.get_ident(), io.StringIO()
+
+    def write(self, text: str) -> int:
+        """Keeps or passes on."""
+        return (self.kept if threading.get_ident() == self._thread else self._stream).write(text)
+
+    def fileno(self) -> int:
+        """Of the stream itself."""
+        return self._stream.fileno()
+
+    def flush(self) -> None:
+        """Nothing is held back of other threads."""
+        self._stream.flush()
 
 
 def trace(module: nn.Module, example: Example) -> Traced:
@@ -84,7 +162,8 @@ def trace(module: nn.Module, example: Example) -> Traced:
         # Recurrent layers set their list of weights in each call, to the same ones.
         warnings.filterwarnings("ignore", r"The tensor attributes? .* assigned during export", UserWarning)
         try:
-            program = torch.export.export(module, args, kwargs, strict=False)
+            with quiet():
+                program = torch.export.export(module, args, kwargs, strict=False)
         except Exception as error:
             raise InputError(_untraceable(module, error)) from error
     first: dict[int, str] = {}
@@ -100,7 +179,19 @@ def trace(module: nn.Module, example: Example) -> Traced:
             tensors[name] = tensor
             if trained:
                 parameters.add(name)
-    return Traced(program, aliases, tensors, frozenset(parameters))
+    return Traced(program, aliases, tensors, frozenset(parameters), _rounds(program))
+
+
+def _rounds(program: torch.export.ExportedProgram) -> bool:
+    kinds = {
+        leaf.dtype
+        for part in program.graph_module.modules()
+        if isinstance(part, torch.fx.GraphModule)
+        for node in part.graph.nodes
+        for leaf in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    }
+    return len(kinds) > 1 or bool(kinds & {torch.float16, torch.bfloat16})
 
 
 def _start_autograd() -> None:

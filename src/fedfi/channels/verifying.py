@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedfi.channels.slicing import Group, pieces, reordered
-from fedfi.channels.tracing import Example, arguments, evaluating
+from fedfi.channels.tracing import Example, arguments, evaluating, innermost
+from fedfi.errors import InputError, first_line
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest number of an output
+_WIDER = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+class Widened(TorchDispatchMode):
+    """Within it every operation works in double precision, also where a network's code asks for another one."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """The operation, on and to double precision."""
+        args, kwargs = pytree.tree_map(_wide, (args, kwargs or {}))
+        return pytree.tree_map_only(Tensor, _wide, func(*args, **kwargs))
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _WIDER.get(value, value)
+    if isinstance(value, Tensor) and value.dtype in _WIDER:
+        return value.to(_WIDER[value.dtype])
+    return value
 
 
 class Check:
@@ -24,19 +52,41 @@ class Check:
         module: The module.
         tensors: Its parameters and buffers by name.
         example: See `fedfi.channels.tracing.arguments`.
+        rounds: Whether the network computes in several precisions, so that it must be kept from rounding.
+
+    Raises:
+        InputError: If the module does not run on the example, or makes no number.
     """
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], example: Example) -> None:
+    def __init__(
+        self, module: nn.Module, tensors: Mapping[str, Tensor], example: Example, rounds: bool = False
+    ) -> None:
         self._module = module
         self._generator = torch.Generator().manual_seed(0)
         self._tree = self._telling(tensors)
         self._args, self._kwargs = arguments(example)
-        self._dtype = torch.float64
-        try:
-            self._expected = self._run({})
-        except Exception:  # a module that makes tensors of its own precision inside
-            self._dtype = torch.float32
-            self._expected = self._run({})
+        self._expected = self._first_run(rounds)
+        if not any(bool(each.isfinite().any()) for each in self._expected if each.numel()):
+            raise InputError(
+                f"{type(module).__name__} makes no finite number of the example, so that no exchange of channels"
+                " could be seen; give another example"
+            )
+
+    def _first_run(self, rounds: bool) -> list[Tensor]:
+        """The outputs, in the first way of running the network that works; the others are run the same way."""
+        problem: Exception | None = None
+        ways = [(torch.float64, True), (torch.float64, False)] if rounds else [(torch.float64, False)]
+        for self._dtype, self._widened in [*ways, (torch.float64, True), (torch.float32, False)]:
+            try:
+                return self._run({})
+            except Exception as error:
+                problem = problem or error
+        assert problem is not None  # a way that works returns
+        inner = innermost(self._module, problem)
+        raise InputError(
+            f"{type(self._module).__name__} does not run on the example{f' (in {inner!r})' if inner else ''}:"
+            f" {first_line(problem)[:300]}"
+        ) from problem
 
     def holds(self, groups: tuple[Group, ...]) -> bool:
         """Whether a permutation without a fixed unit of every group leaves all outputs as they are."""
@@ -63,11 +113,12 @@ class Check:
     def _run(self, changed: Mapping[str, Tensor]) -> list[Tensor]:
         tree = {name: self._cast(each) for name, each in (self._tree | dict(changed)).items()}
         args, kwargs = pytree.tree_map_only(Tensor, self._cast, (self._args, self._kwargs))
-        with evaluating(self._module), torch.no_grad():
+        precision = Widened() if self._widened else nullcontext()  # type: ignore[no-untyped-call]  # torch's
+        with evaluating(self._module), torch.no_grad(), precision:
             made = torch.func.functional_call(self._module, tree, args, kwargs)
         found = outputs(made)
         if not found:
-            raise TypeError(f"the output holds no tensor: {type(made)}")
+            raise TypeError(f"the output holds no tensor of floating-point numbers: {type(made)}")
         return found
 
     def _cast(self, tensor: Tensor) -> Tensor:
@@ -120,5 +171,6 @@ def outputs(made: Any) -> list[Tensor]:
 def _close(new: Tensor, old: Tensor, tolerance: float) -> bool:
     if new.shape != old.shape:
         return False
-    scale = float(old.abs().max()) if old.numel() else 0.0
+    finite = old[old.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
     return bool(torch.allclose(new, old, rtol=0.0, atol=tolerance * max(scale, 1e-30), equal_nan=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from fedfi.channels.values import Value, freeze, known, labels_of, parameter, pl
 
 _LOADED = (rules_gathering, rules_mixing, rules_moving)
 _CHECKS = ("_assert", "sym_constrain")
+_INLINED = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,42 @@ def walk(traced: Traced, whole: frozenset[str] = frozenset()) -> Walk:
     """
     ledger = Ledger({name: tuple(tensor.shape) for name, tensor in traced.tensors.items()}, whole)
     found = Walk(ledger, None, [], [])
+    results = _graph(found, traced.program.graph_module, _placeholders(traced, ledger))
+    for value in results:
+        freeze(ledger, value, "is the module's output")
+    return Walk(ledger, _logits(ledger, results), found.visits, found.norms)
+
+
+def _graph(found: Walk, module: fx.GraphModule, given: Mapping[str, Any]) -> list[Value]:
+    """Walks one graph; returns the tensors that it returns.
+
+    Args:
+        found: Filled on the way.
+        module: Holds the graph, and graphs inside it.
+        given: What some of its placeholders stand for, by name.
+    """
     known_values: dict[fx.Node, Any] = {}
-    placeholders = _placeholders(traced, ledger)
-    logits: Tensor | None = None
-    for node in traced.program.graph.nodes:
+    for node in module.graph.nodes:
         if node.op == "placeholder":
-            known_values[node] = placeholders.get(node.name, _argument(ledger, node.meta.get("val")))
+            known_values[node] = given.get(node.name, _argument(found.ledger, node.meta.get("val")))
         elif node.op == "output":
-            results = [known_values[each] for each in node.all_input_nodes]
-            for value in values(results):
-                freeze(ledger, value, "is the module's output")
-            logits = _logits(ledger, values(results))
+            return values([known_values[each] for each in node.all_input_nodes])
+        elif node.op == "call_function" and _name(node.target) in _INLINED:
+            known_values[node] = _inlined(found, module, known_values, node)
         elif node.op == "call_function":
             known_values[node] = _step(found, known_values, node)
-        else:  # a branch or a loop that export kept as a graph of its own
+        else:  # a graph inside this one: of a branch, a loop, or operations in other circumstances
             known_values[node] = None
-    return Walk(ledger, logits, found.visits, found.norms)
+    return []
+
+
+def _inlined(found: Walk, module: fx.GraphModule, known_values: dict[fx.Node, Any], node: fx.Node) -> list[Value]:
+    """Operations under autocast or another mode of gradients: they are what they are without."""
+    place = next(i for i, each in enumerate(node.args) if isinstance(each, fx.Node) and each.op == "get_attr")
+    inner: Any = module.get_submodule(str(cast(fx.Node, node.args[place]).target))
+    names = [each.name for each in inner.graph.nodes if each.op == "placeholder"]
+    operands = fx.node.map_arg(node.args[place + 1 :], lambda each: known_values[each])
+    return _graph(found, inner, dict(zip(names, cast(Any, operands), strict=True)))
 
 
 def _placeholders(traced: Traced, ledger: Ledger) -> dict[str, Value]:

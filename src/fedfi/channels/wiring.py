@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fedfi.channels import given
 from fedfi.channels.grouping import Frozen
 from fedfi.channels.shrinking import Extent, Shrinker
 from fedfi.channels.slicing import Group, Member, Pieces, cut, kept, outer, paste, pieces, reordered
-from fedfi.channels.tracing import Example
+from fedfi.channels.tracing import Example, one_at_a_time
 from fedfi.errors import InputError, unknown
 from fedfi.numerics.selection import count_for, pack_bits, unpack_bits
 
@@ -105,6 +106,7 @@ class Wiring:
         Raises:
             InputError: If the width is out of range.
         """
+        shift = given.whole("shift", shift)
         return {name: flags.roll(shift % len(flags)) for name, flags in self.prefix(width).items()}
 
     def random(self, width: float, generator: torch.Generator) -> dict[str, Tensor]:
@@ -117,6 +119,7 @@ class Wiring:
         Raises:
             InputError: If the width is out of range.
         """
+        given.generator(generator)
         found = {}
         for name, count in self.counts(width).items():
             flags = torch.zeros(self.sizes[name], dtype=torch.bool)
@@ -130,6 +133,7 @@ class Wiring:
         Raises:
             InputError: If the width is not in (0, 1].
         """
+        width = given.number("width", width, "a number in (0, 1]")
         if not 0 < width <= 1:
             raise InputError(f"width must be in (0, 1], got {width}")
         return {group.name: max(1, count_for(width, group.units)) for group in self.groups}
@@ -149,8 +153,9 @@ class Wiring:
         Raises:
             InputError: If there are too few or too many bytes, a bit beyond the last unit, or an empty group.
         """
+        given.packed(data)
         try:
-            bits = unpack_bits(data, sum(group.units for group in self.groups))
+            bits = unpack_bits(bytes(data), sum(group.units for group in self.groups))
         except ValueError as error:
             raise InputError(f"packed units: {error}") from error
         parts = bits.split([group.units for group in self.groups]) if self.groups else ()
@@ -179,6 +184,7 @@ class Wiring:
         Raises:
             InputError: If a name or shape is not this wiring's, or the units are not.
         """
+        given.tree("tree", tree)
         units = self._checked(units)
         found = {}
         for name, tensor in tree.items():
@@ -197,6 +203,8 @@ class Wiring:
         Raises:
             InputError: If a name or shape does not fit.
         """
+        given.tree("full", full)
+        given.tree("small", small)
         units = self._checked(units)
         for name in small:
             if name not in full:
@@ -224,7 +232,8 @@ class Wiring:
         Raises:
             InputError: If a name or the units are not this wiring's.
         """
-        return {name: self.mask(name, units) * weight for name in names}
+        weight = given.number("weight", weight, "a number")
+        return {name: self.mask(name, units) * weight for name in given.names(names)}
 
     def permute(self, tree: Mapping[str, Tensor], permutations: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same function with units in another order: unit j becomes the old unit ``permutation[j]``.
@@ -236,11 +245,17 @@ class Wiring:
         Raises:
             InputError: If a name, shape or group is not this wiring's, or something is no permutation.
         """
+        given.tree("tree", tree)
+        given.table("permutations", permutations, "groups to permutations")
         for name, order in permutations.items():
             if name not in self.sizes:
                 raise InputError(unknown("group", name, self.sizes))
-            if order.shape != (self.sizes[name],) or sorted(order.tolist()) != list(range(self.sizes[name])):
-                raise InputError(f"group {name!r} needs a permutation of {self.sizes[name]} units, got {order}")
+            if not _permutes(order, self.sizes[name]):
+                got = str(order) if isinstance(order, Tensor) else given.shown(order)
+                raise InputError(
+                    f"group {name!r} needs a permutation of {self.sizes[name]} units, a tensor of whole numbers,"
+                    f" got {got}"
+                )
         orders = {name: each.long().cpu() for name, each in permutations.items()}
         found = {}
         for name, tensor in tree.items():
@@ -262,6 +277,7 @@ class Wiring:
             InputError: If the module's tensors are not this wiring's, or the smaller one does not run: a size
                 is then fixed in its code.
         """
+        given.module(module)
         units = self._checked(units)
         named: dict[str, Tensor] = {}
         named |= dict(module.named_parameters(remove_duplicate=False))
@@ -318,6 +334,7 @@ class Wiring:
         Raises:
             InputError: If the ratio is out of range, or even one unit a group is more.
         """
+        ratio = given.number("ratio", ratio, "a number in (0, 1]")
         if not 0 < ratio <= 1:
             raise InputError(f"ratio must be in (0, 1], got {ratio}")
         total = self._total(names)
@@ -346,9 +363,11 @@ class Wiring:
 
     def _shrink(self, module: Module, small: dict[int, Tensor], units: Units) -> Module:
         shrinker: Shrinker = self.__dict__["_shrinker"]
-        return shrinker(module, small, units)
+        with one_at_a_time():  # another thread may trace the same module, whose mode would be copied
+            return shrinker(module, small, units)
 
     def _first(self, name: str) -> str:
+        given.name("a tensor's name", name)
         if name not in self.aliases:
             raise InputError(unknown("tensor", name, self.aliases))
         return self.aliases[name]
@@ -371,12 +390,13 @@ class Wiring:
     def _counted(self, names: Any) -> list[str]:
         if names is None:
             return list(self.trained)
-        return list(dict.fromkeys(self._first(name) for name in names))
+        return list(dict.fromkeys(self._first(name) for name in given.names(names)))
 
     def _total(self, names: Any) -> int:
         return sum(math.prod(self.shapes[name]) for name in self._counted(names))
 
     def _counts(self, kept: Mapping[str, int | Tensor]) -> dict[str, int]:
+        given.table("units", kept, "groups to flags")
         for name in kept:
             if name not in self.sizes:
                 raise InputError(unknown("group", name, self.sizes))
@@ -384,8 +404,7 @@ class Wiring:
         for name, size in self.sizes.items():
             if name not in kept:
                 raise InputError(f"units of group {name!r} are missing")
-            given = kept[name]
-            found[name] = int(given.sum()) if isinstance(given, Tensor) else int(given)
+            found[name] = given.count(f"units of group {name!r}", kept[name])
             if not 1 <= found[name] <= size:
                 raise InputError(f"group {name!r} has 1 to {size} units, got {found[name]}")
         return found
@@ -393,12 +412,18 @@ class Wiring:
     def _checked(self, units: Units) -> dict[str, Tensor]:
         self._counts(units)
         for name, flags in units.items():
-            if flags.dtype != torch.bool or flags.shape != (self.sizes[name],):
+            if not isinstance(flags, Tensor) or flags.shape != (self.sizes[name],):
                 raise InputError(
-                    f"units of group {name!r} must be flags [{self.sizes[name]}], got {flags.dtype} {list(flags.shape)}"
+                    f"units of group {name!r} must be flags [{self.sizes[name]}], got {given.shown(flags)}"
                 )
         return {name: flags.cpu() for name, flags in units.items()}
 
     def _expect(self, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         if tuple(tensor.shape) != shape:
             raise InputError(f"{name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
+
+
+def _permutes(order: object, count: int) -> bool:
+    if not isinstance(order, Tensor) or order.is_floating_point() or order.dtype == torch.bool:
+        return False
+    return order.shape == (count,) and sorted(order.tolist()) == list(range(count))

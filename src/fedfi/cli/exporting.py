@@ -6,14 +6,16 @@ import base64
 import copy
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from fedfi.channels.tracing import quiet
 from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, of_run
-from fedfi.federation.algorithm import DeploysNetwork, HasLevels
+from fedfi.federation.algorithm import DefinesLevels, DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import tensors_to_file, write_atomically
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet
@@ -36,7 +38,8 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
         quiet: Say nothing.
 
     Raises:
-        InputError: If the directory is no run, has no such level, or the file's kind is unknown.
+        InputError: If the directory is no run, has no such level, or its run.toml is not what it began with; or if the
+            file's kind is unknown.
     """
     if out.suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
@@ -66,7 +69,9 @@ def _module(
     experiment: Experiment, task: Task, directory: Path, capacity: str | None
 ) -> tuple[nn.Module, dict[str, str]]:
     algorithm, seed = experiment.algorithm(), experiment.settings.seed
-    rounds, state = last_state(algorithm, task, directory, seed)
+    rounds, state = last_state(
+        algorithm, task, directory, seed, config=experiment.resolved(), written=experiment.tables
+    )
     about = {"algorithm": str(experiment.settings.algorithm["name"]), "round": str(rounds)}
     benches = Benches(task, seed)
     if capacity is None and isinstance(algorithm, DeploysNetwork):
@@ -76,21 +81,34 @@ def _module(
         return benches.whole.module, about
     if not isinstance(algorithm, HasLevels):
         raise InputError(f"--capacity {capacity}: {about['algorithm']} makes no submodels; leave it out")
-    levels = dict(algorithm.levels(state))
-    name = next((n for n in levels if n == capacity or _number(n) == _number(capacity)), None)
-    if name is None:
-        raise InputError("--capacity: " + unknown("level", capacity, levels))
-    packet = levels[name]
+    name, packet = _level(algorithm, state, capacity)
     about["capacity"] = name
     about |= {kind: base64.b64encode(bits).decode() for kind, bits in packet.blobs.items()}
     return algorithm.place(packet, benches).module, about
+
+
+def _level(algorithm: HasLevels, state: Any, capacity: str) -> tuple[str, Packet]:
+    """A level by its name, or by its number however that is written, and its submodel."""
+    number = _number(capacity)
+    if isinstance(algorithm, DefinesLevels):
+        ratios = algorithm.level_names
+        for name, ratio in ratios.items():
+            if name == capacity or (number is not None and number in (ratio, _number(name))):
+                return name, algorithm.level(state, ratio)
+        raise InputError("--capacity: " + unknown("level", capacity, ratios))
+    packets = dict(algorithm.levels(state))
+    for name, packet in packets.items():
+        if name == capacity or (number is not None and number == _number(name)):
+            return name, packet
+    raise InputError("--capacity: " + unknown("level", capacity, packets))
 
 
 def _program(module: nn.Module, example: torch.Tensor, about: dict[str, str]) -> bytes:
     module = copy.deepcopy(module)  # its parameters are views of one vector, which would be saved whole
     batch = ({0: torch.export.Dim("batch")},)
     try:
-        program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
+        with quiet():
+            program = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
     except Exception as error:  # whatever a network's own code raises under tracing
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"--out: the network cannot be made a program: {reason}; write a .safetensors file") from error

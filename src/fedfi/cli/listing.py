@@ -101,8 +101,10 @@ def show_one(name: str, paper: bool = False) -> None:
             return
         names += rows
     tables = keys.tables()
-    if name.strip("[]") in tables:
-        text, found = tables[name.strip("[]")]
+    wanted = name.strip("[]")
+    table = wanted if wanted in tables else f"algorithm.{wanted}"
+    if table in tables:
+        text, found = tables[table]
         _console().print(text, markup=False)
         _print_keys(found)
         return
@@ -132,6 +134,9 @@ def _show_algorithm(name: str, kind: type[Any], paper: bool) -> None:
     elif kind.__doc__:
         console.print(inspect.cleandoc(kind.__doc__), markup=False)
     _print_keys(keys.keys_of(kind), title="\\[algorithm]")
+    if kind.linear:
+        around = ", ".join(f"[algorithm.{name}]" for name in registry.wrappers())
+        console.print(f"\nlinear, so that {around} may stand around it: fedfi show private, encrypted", markup=False)
     for preset, values in kind.presets.items():
         chosen = ", ".join(f"{k} = {keys.plain(v)}" for k, v in values.items())
         console.print(f'\n[bold]preset = "{preset}"[/bold]: {chosen}', soft_wrap=False)

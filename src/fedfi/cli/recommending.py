@@ -48,7 +48,15 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
         names = task.data.users if len(task.data.users) <= 20 else task.data.users[:20]
         raise InputError(f"--user {user}: {unknown('user', user, names)}")
     engine = LocalEngine(experiment.method, task, seed=experiment.settings.seed)
-    rounds, state = last_state(experiment.method, task, directory, experiment.settings.seed, engine)
+    rounds, state = last_state(
+        experiment.method,
+        task,
+        directory,
+        experiment.settings.seed,
+        engine,
+        config=experiment.resolved(),
+        written=experiment.tables,
+    )
     users = list(task.data.users) if user is None else [user]
     rows = list(_rows(experiment.method, state, engine, task.data, users, rounds, experiment.settings.seed, count))
     if out is not None:

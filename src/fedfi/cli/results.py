@@ -41,6 +41,9 @@ def print_result(directory: Path) -> None:
         console.print(table)
     console.print(f"rounds: {run.rounds}, {run.total('seconds'):.1f} s")
     console.print(f"traffic: {size(run.total('bytes/up'))} up, {size(run.total('bytes/down'))} down")
+    if "privacy/epsilon" in run.last:
+        epsilon, delta = run.last["privacy/epsilon"], run.last["privacy/delta"]
+        console.print(f"privacy of a client: epsilon {epsilon:.3f}, delta {delta:g}")
     console.print(f"client failures: {len(run.of_kind('failure'))}")
     warnings = run.of_kind("warning")
     astray = [w for w in warnings if w.get("key") == DIVERGENCE]

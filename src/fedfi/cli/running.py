@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedfi import registry
 from fedfi.cli.executing import execute
 from fedfi.cli.exits import quoted, stoppable
 from fedfi.cli.results import print_result
@@ -154,8 +155,9 @@ def _report(out: Path) -> str:
 
 
 def _label(experiment: Experiment) -> str:
-    name = str(experiment.settings.algorithm["name"])
-    return name.rpartition(":")[2].lower()
+    table = experiment.settings.algorithm
+    name = str(table["name"]).rpartition(":")[2].lower()
+    return "-".join([name, *(w for w in registry.wrappers() if w in table)])
 
 
 def _free(folder: Path, stem: str) -> Path:

@@ -22,7 +22,7 @@ _FIRST = (
     "local/accuracy_mean",
     "local/accuracy_worst",
 )
-_GROUPS = ("validation/", "personal/", "ranking/")
+_GROUPS = ("validation/", "personal/", "ranking/", "privacy/epsilon")
 _TOTALS = ("bytes/up", "bytes/down", "seconds")
 
 _SHORT = {
@@ -51,7 +51,8 @@ def values_of(run: RunRecord, last: int) -> dict[str, float]:
     for key in lines[-1] if lines else ():
         found = [line[key] for line in lines if key in line]
         if key not in ("round", *_TOTALS):
-            values[key] = sum(found) / len(found)
+            # a budget is spent, not judged: what counts is what it came to
+            values[key] = found[-1] if key.startswith("privacy/") else sum(found) / len(found)
     values |= {key: run.total(key) for key in _TOTALS}
     values["failures"] = float(len(run.of_kind("failure")))
     return values

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedfi import registry
 from fedfi.validation import fields_of
 
 
@@ -80,7 +81,16 @@ def tables() -> dict[str, tuple[str, list[Key]]]:
         "data": ("Table [data]: which data, and how they are divided among clients.", keys_of(Data)),
         "train": (f"Table [train]: {_summary(Training)}", keys_of(Training)),
         "evaluate": (f"Table [evaluate]: {_summary(Evaluate)}", keys_of(Evaluate)),
+        **{f"algorithm.{name}": _wrapper(name) for name in registry.wrappers()},
     }
+
+
+def _wrapper(name: str) -> tuple[str, list[Key]]:
+    from fedfi.composing import options_of
+
+    summary = registry.wrappers()[name].summary
+    found = [key for key in keys_of(registry.wrapper(name)) if key.name in options_of(name)]
+    return f"Table [algorithm.{name}], around the method: {summary[:1].lower()}{summary[1:]}.", found
 
 
 def _summary(kind: type[Any]) -> str:

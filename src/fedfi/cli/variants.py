@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 
 from fedfi import registry
+from fedfi.composing import choose
 from fedfi.errors import InputError, unknown
-from fedfi.experiment import Experiment, choose, from_dict
+from fedfi.experiment import Experiment, from_dict
 from fedfi.importing import is_module
 
 _OTHER = {"steps": "epochs", "epochs": "steps"}

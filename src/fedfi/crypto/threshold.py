@@ -7,6 +7,7 @@ Python versions; where they do not fit, `available` is false and every use says 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ def _library() -> Any:
     except ImportError as error:
         raise InputError(
             "threshold keys need the extra 'threshold': pip install 'fedfi[threshold]', on a Python version that"
-            f" openfhe has binaries for ({error})"
+            f" openfhe has binaries for; this is {platform.python_version()} ({error})"
         ) from error
     return openfhe
 

@@ -166,6 +166,20 @@ class HasLevels(Protocol):
 
 
 @runtime_checkable
+class DefinesLevels(Protocol):
+    """A method with levels of which some may have no clients: they are not judged, but can be exported."""
+
+    @property
+    def level_names(self) -> Mapping[str, float]:
+        """The ratio of each level, by name."""
+        ...
+
+    def level(self, state: Any, ratio: float) -> Packet:
+        """The submodel of one level, as `HasLevels.place` takes it."""
+        ...
+
+
+@runtime_checkable
 class DeploysNetwork(Protocol):
     """A method whose model is another network than the task's: a wider one, or several of them."""
 

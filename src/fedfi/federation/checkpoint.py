@@ -150,6 +150,24 @@ def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple
     raise RunError("; ".join([f"there is no usable checkpoint in {directory}", *reasons]))
 
 
+def peek(directory: Path, name: str) -> Any:
+    """A plain field of the newest checkpoint, from its header alone; None if there is none that can be read.
+
+    Args:
+        directory: Where checkpoints lie.
+        name: The field of the content.
+    """
+    for _, path in _listed(directory):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            structure = json.loads(json.loads(header["__metadata__"]["scalars"])["structure"])
+            return structure["fields"][name]["value"]
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError):
+            continue  # damaged; `load` says so
+    return None
+
+
 def _intact(path: Path) -> Packet:
     encoded = path.read_bytes()
     found = _NAME.fullmatch(path.name)

@@ -201,12 +201,14 @@ class Layout:
         """The layout of packets whose tensors look like `tensors`."""
         return Layout({k: (tuple(t.shape), t.dtype) for k, t in tensors.items()}, scalars)
 
-    def check(self, packet: Packet, sender: str) -> None:
+    def check(self, packet: Packet, sender: str, sent: Mapping[str, Tensor] | None = None) -> None:
         """Refuses a packet that differs in a name, shape, type or length, or holds a number out of range.
 
         Args:
             packet: What arrived.
             sender: Who sent it, for the error.
+            sent: What it answers, by name. Numbers that are not finite may come back as they were sent, such as the
+                -inf of a mask that is a buffer.
 
         Raises:
             PacketError: Naming the sender, the tensor, and both shapes or dtypes.
@@ -229,8 +231,7 @@ class Layout:
                 )
             if tensor.dtype != dtype:
                 raise PacketError(f"client {sender!r}: tensor {name!r} is {tensor.dtype}, expected {dtype}")
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                count = int((~torch.isfinite(tensor)).sum())
+            if tensor.is_floating_point() and (count := _not_finite(tensor, (sent or {}).get(name))):
                 raise PacketError(
                     f"client {sender!r}: tensor {name!r} of shape {shape} holds {count} non-finite values"
                 )
@@ -264,3 +265,13 @@ class Layout:
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
         if name in self.least and value < self.least[name]:
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value}, expected at least {self.least[name]:g}")
+
+
+def _not_finite(tensor: Tensor, sent: Tensor | None) -> int:
+    """How many numbers are not finite, those aside that were sent so."""
+    finite = torch.isfinite(tensor)
+    if bool(finite.all()):
+        return 0
+    if sent is not None and sent.shape == tensor.shape and sent.dtype == tensor.dtype:
+        finite |= (tensor == sent) | (tensor.isnan() & sent.isnan())
+    return int((~finite).sum())

@@ -46,6 +46,11 @@ from fedfi.progress import Observer
 from fedfi.progress import progress as showing
 from fedfi.validation import flat
 
+_OF_THE_LOOP = ("evaluate", "checkpoint_every", "min_replies")
+"""Settings that change no bit of a model that is there."""
+_PLACES = ("data.name", "data.test", "data.tokenizer")
+"""Settings that may be paths, which change when a run and its data move to another machine."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -166,7 +171,13 @@ def run(
 
 
 def last_state(
-    algorithm: Algorithm[Any], task: Task, out: Path, seed: int, engine: Engine | None = None
+    algorithm: Algorithm[Any],
+    task: Task,
+    out: Path,
+    seed: int,
+    engine: Engine | None = None,
+    config: Mapping[str, Any] | None = None,
+    written: Mapping[str, Any] | None = None,
 ) -> tuple[int, Any]:
     """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
 
@@ -176,15 +187,20 @@ def last_state(
         out: The run directory.
         seed: The run's seed.
         engine: Gets the clients' memory of that round.
+        config: The settings by what `run.toml` says now; what makes or reads the model must be as the run began.
+        written: What stands in `run.toml`; settings that neither it nor the run knows are defaults of a newer fedfi,
+            and paths of data may have changed.
 
     Raises:
-        InputError: If another process runs there.
+        InputError: If another process runs there, or the run began with other settings.
         RunError: If there is no usable checkpoint.
     """
-    state = algorithm.init(task, keyed_generator(seed, "server", "init"))
     directory = RunDirectory(out)
     directory.lock()
     try:
+        if config is not None:
+            _check_config(directory, settings(config), _OF_THE_LOOP, written)
+        state = algorithm.init(task, keyed_generator(seed, "server", "init"))
         attach_all(checkpoint.row_stores(state), directory.rows)
         rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
     finally:
@@ -228,6 +244,43 @@ def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> Run
     return directory
 
 
+def settings(config: Mapping[str, Any]) -> str:
+    """What a checkpoint remembers of the settings: all but the number of rounds, which may grow."""
+    kept = {k: v for k, v in without_none(config).items() if k != "rounds"}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _check_config(
+    directory: RunDirectory, now: str, free: Sequence[str] = (), written: Mapping[str, Any] | None = None
+) -> None:
+    """Compares the settings that a run began with and those that its `run.toml` holds now.
+
+    Args:
+        directory: Its newest checkpoint knows how the run began.
+        now: As `settings` makes it.
+        free: Tables and keys that may differ.
+        written: What stands in `run.toml`, where a model is only read: what neither it nor the run knows may differ,
+            and where data lie.
+
+    Raises:
+        InputError: Naming the first key that differs.
+    """
+    before = checkpoint.peek(directory.checkpoints, "config")
+    if not before:
+        return  # nothing to go by; reading the checkpoint will say so
+    old, new = (dict(flat({k: v for k, v in json.loads(text).items() if k not in free})) for text in (before, now))
+    known = set(old) | set(new if written is None else dict(flat(written)))
+    if written is not None:
+        known -= {key for key in _PLACES if all(Path(str(each.get(key, ""))).is_absolute() for each in (old, new))}
+    for key in {**old, **new}:
+        if key in known and old.get(key) != new.get(key):
+            given = f"{key} = {new[key]!r}" if key in new else f"{key} is missing"
+            began = f"with {old[key]!r}" if key in old else "without it"
+            raise InputError(
+                f"{directory.path / 'run.toml'}: {given}, the run began {began}; change it back, or begin a new run"
+            )
+
+
 class _Loop:
     """The moving parts of one run, so that its steps need not hand each other seven arguments."""
 
@@ -248,8 +301,7 @@ class _Loop:
         self.checkpoint_every = checkpoint_every
         self.many = isinstance(algorithm, UpdatesCohorts)  # too many clients for a line of events each
         self.failures: list[Failure] = []
-        settings = {k: v for k, v in without_none(config).items() if k != "rounds"}
-        self.config = json.dumps(settings, sort_keys=True, default=str)
+        self.config = settings(config)
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
         first, lines = 0, []
@@ -340,7 +392,7 @@ class _Loop:
     def _checked(self, reply: Reply | Failure, sent: Packet, layout: Layout, round: int) -> Reply | None:
         if isinstance(reply, Reply):
             try:
-                layout.check(reply.packet, reply.client)
+                layout.check(reply.packet, reply.client, sent.tensors)
             except PacketError as error:
                 reply = Failure(reply.client, "reply", str(error))
         if isinstance(reply, Failure):
@@ -409,24 +461,14 @@ class _Loop:
     def _resume(self, state: Any) -> tuple[int, Any]:
         assert self.directory is not None  # `run` refuses to resume without one
         notes: list[str] = []
+        _check_config(self.directory, self.config)
         rounds, content = checkpoint.load(self.directory.checkpoints, _Content(state), notes.append)
-        self._check_config(content.config)
         self.directory.rewind(content.metrics_size)
         for note in notes:
             self._event("warning", text=note)
         self.engine.restore(content.memory, rounds)
         self._event("resume", round=rounds + 1)
         return rounds, content.state
-
-    def _check_config(self, before: str) -> None:
-        old, new = (dict(flat(json.loads(text))) for text in (before, self.config))
-        for key in {**old, **new}:
-            if old.get(key) != new.get(key):
-                assert self.directory is not None  # there is a checkpoint
-                raise InputError(
-                    f"{self.directory.path / 'run.toml'}: {key} = {new.get(key)!r}, the run began with"
-                    f" {old.get(key)!r}; change it back, or begin a new run"
-                )
 
     def _numbers(self, metrics: Metrics, round: int) -> dict[str, float]:
         numbers = {}

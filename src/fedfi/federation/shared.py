@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedfi.channels.architecture import digest as digest_of
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet, PacketError, decode
@@ -36,8 +37,8 @@ class Trained:
 def place_of(client: Client, purpose: Sequence[str | int | None] = ()) -> Path | None:
     """Where the client's trained model is or will be; None if it is not shared.
 
-    The name is a digest of everything that plain training depends on: the model before it, the client's examples,
-    the recipe, the loss, and the keys of its random draws.
+    The name is a digest of everything that plain training depends on: the model before it, with its hooks, flags and
+    functions, the client's examples, the recipe, the loss, and the keys of its random draws.
 
     Args:
         client: Whose.
@@ -46,6 +47,9 @@ def place_of(client: Client, purpose: Sequence[str | int | None] = ()) -> Path |
     loss = _name_of(client.task.loss)
     if client.task.shared is None or client.round > 0 or loss is None:
         return None
+    architecture, pinned = digest_of(client.workbench.module, ())
+    if pinned:  # known in this process alone
+        return None
     examples, digest = client.data.train, hashlib.blake2b(digest_size=16)
     data = examples.dataset
     recipe = {
@@ -53,7 +57,7 @@ def place_of(client: Client, purpose: Sequence[str | int | None] = ()) -> Path |
         "loss": loss,
         "augment": list(data.augment),
         "keys": [client.seed, client.round, client.id],
-        "module": [str(client.workbench.module), client.workbench.layout.names],
+        "module": [architecture, client.workbench.layout.names],
         **({"purpose": list(purpose)} if purpose else {}),
     }
     digest.update(json.dumps(recipe, sort_keys=True).encode())

@@ -30,11 +30,15 @@ def batch_positions(size: int, training: Training, rng: torch.Generator) -> Iter
         rng: Source of the order.
     """
     for _ in range(_epochs(size, training)):
-        order = torch.randperm(size, generator=rng)
-        batches = list(order.split(training.batch_size))
-        if len(batches) > 1 and len(batches[-1]) == 1 < training.batch_size:
-            batches[-2:] = [torch.cat(batches[-2:])]
-        yield from batches
+        yield from batches_of(torch.randperm(size, generator=rng), training.batch_size)
+
+
+def batches_of(order: Tensor, size: int) -> list[Tensor]:
+    """The batches of an epoch whose examples come in this order; a last one of one example joins the one before it."""
+    batches = list(order.split(size))
+    if len(batches) > 1 and len(batches[-1]) == 1 < size:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 def _epochs(size: int, training: Training) -> int:
@@ -163,6 +167,7 @@ __all__ = [
     "Gradient",
     "Trained",
     "batch_positions",
+    "batches_of",
     "make_optimizer",
     "mean_loss_gradient",
     "step_count",

@@ -9,7 +9,8 @@
 
 Deviations: v takes plain gradient steps at the task's learning rate (without momentum, decay or a schedule within
 the round), whatever optimizer trains w. alpha moves once a step, as in the authors' analysis, and is kept in [0, 1].
-v begins at the global model that a client receives first.
+v begins at the global model that a client receives first. The mean of the w_i is weighted by `weights`, where the
+paper's is plain. Buffers of norm layers are those of w: the mixture is judged with them.
 """
 
 from __future__ import annotations

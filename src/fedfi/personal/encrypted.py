@@ -1,26 +1,28 @@
 """Any linear method, encrypted: the server adds up ciphertexts of replies and learns neither replies nor their mean.
 
-`Encrypted(FedProx())` and the like, in Python; `he-fedavg` is the same for FedAvg, by name. A method is linear when
-its class says so: its new model is a weighted mean of what clients send. Each client carries the method's state on by
-itself, from the decrypted means (`replica`).
+`Encrypted(algorithm=FedProx())` in Python, the table `[algorithm.encrypted]` in a file; `he-fedavg` is the same for
+FedAvg, by name. A method is linear when its class says so: its new model is a weighted mean of what clients send. Each
+client carries the method's state on by itself, from the decrypted means (`replica`).
 
 Deviations from the inner method: means are those of fixed point (`FixedPoint.error` bounds the difference); a mean
 includes the reported loss; integer counters of norm layers travel in the clear; weights grow with the number of
-examples up to `most_examples`.
+examples up to `most_examples`. A private method must perturb its updates before they are encrypted, at the clients; its
+epsilon is reported for all rounds begun, also where too few contributed for a mean.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Self, final
 
 import torch
-from pydantic import Field, SkipValidation, field_validator
+from pydantic import Field, SkipValidation, ValidationInfo, field_validator, model_validator
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG, Algorithm
 from fedfi.federation.client import Client
-from fedfi.personal.replica import refuse_unless_linear
+from fedfi.personal.private import Private
+from fedfi.personal.replica import refuse_unless_linear, wrapped
 from fedfi.personal.selective import Selective
 
 
@@ -33,9 +35,18 @@ class Encrypted(Selective):
 
     @field_validator("algorithm", mode="before")
     @classmethod
-    def _linear(cls, value: Any) -> Any:
-        refuse_unless_linear(value, "encrypted")
-        return value
+    def _given(cls, value: Any, info: ValidationInfo) -> Any:
+        return wrapped(value, info.context)
+
+    @model_validator(mode="after")
+    def _can_be_encrypted(self) -> Self:
+        refuse_unless_linear(self.algorithm, "encrypted")
+        if isinstance(self.algorithm, Private) and self.algorithm.where == "server":
+            raise ValueError(
+                "Private with where = 'server' cannot be encrypted: the server cannot perturb a sum that it cannot"
+                " read, and clients would see it without noise (nearest valid: where = 'client')"
+            )
+        return self
 
     def inner(self) -> Algorithm[Any]:
         """The method."""

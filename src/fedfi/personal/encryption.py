@@ -102,6 +102,15 @@ class Exchange:
     contributors: int
     run_id: str
 
+    def __post_init__(self) -> None:
+        """Refuses more contributors than ciphertexts can be added up."""
+        most = self.encryption.chosen().additions
+        if self.encryption.enabled and self.contributors > most:
+            raise InputError(
+                f"{self.contributors} clients a round: a sum of more than {most} ciphertexts drowns in noise"
+                f" (nearest valid: {most})"
+            )
+
     @property
     def fixed(self) -> FixedPoint:
         """How numbers are rounded."""

@@ -10,7 +10,8 @@
 
 Deviations: a layer is a module with parameters, where the authors' code counts parameter tensors. Convergence means
 that the standard deviation of the last ten epochs' losses falls below `spread`, as in their code; `most_epochs` bounds
-it. With `layers = 0` the method is FedAvg to the bit.
+it. What is judged is the mixture that a client would begin its next round with, weights fitted to the newest global
+model as there, which the authors judge, too. With `layers = 0` the method is FedAvg to the bit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.client import Client
-from fedfi.federation.training import Trained, mean_loss_gradient, train_locally
+from fedfi.federation.training import Trained, batches_of, mean_loss_gradient, train_locally
 from fedfi.personal.parts import last_modules, names_of
 from fedfi.personal.pieces import Snapshot, mask_of, recall
 from fedfi.personal.scheme import Personal, Scheme
@@ -45,7 +46,7 @@ class FedALA(Personal):
     most_epochs: Annotated[int, Field(ge=1, description="most epochs until then")] = 30
 
     def scheme(self) -> Scheme:
-        """All shared; mixed with the remembered model before training; the mixture is judged."""
+        """All shared; mixed with the remembered model before training; the next mixture is judged."""
 
         def train(client: Client) -> Trained:
             trained = train_locally(client)
@@ -53,26 +54,33 @@ class FedALA(Personal):
                 Snapshot.of(client.workbench).keep(client, "model")
             return trained
 
+        def mix(client: Client) -> None:
+            weights = self._mix(client)
+            if weights is not None:
+                client.memory["weights"] = weights
+
         def judge(client: Client) -> None:
-            self._mix(client, fit=False)
+            self._mix(client)
 
-        return Scheme(mix=self._mix, train=train, judge=judge)
+        return Scheme(mix=mix, train=train, judge=judge)
 
-    def _mix(self, client: Client, fit: bool = True) -> None:
+    def _mix(self, client: Client) -> Tensor | None:
+        """Fits the weights and mixes by them; what they have become, None if they are as they were."""
         kept, bench = recall(client, "model"), client.workbench
         if kept is None:
-            return
+            return None
         upper = names_of(bench.module, "head", last_modules(bench.module, self.layers))
         mask = mask_of(client, upper)
         vector = bench.vector
         new, old = vector.detach()[mask].clone(), kept.vector[mask]
         known = "weights" in client.memory
         weights = client.memory["weights"].to(client.device).clone() if known else torch.ones_like(new)
-        if fit and not torch.equal(new, old):
+        differ = not torch.equal(new, old)
+        if differ:
             self._fit(client, mask, new, old, weights, until_converged=not known)
-            client.memory["weights"] = weights
         with torch.no_grad():
             vector[mask] = _mixed(old, new, weights)
+        return weights if differ else None
 
     def _fit(
         self, client: Client, mask: Tensor, new: Tensor, old: Tensor, weights: Tensor, *, until_converged: bool
@@ -87,7 +95,7 @@ class FedALA(Personal):
         losses: list[float] = []
         for _ in range(self.most_epochs if until_converged else 1):
             total = 0.0
-            for positions in chosen.split(size):
+            for positions in batches_of(chosen, size):
                 with torch.no_grad():
                     vector[mask] = _mixed(old, new, weights)
                 grad.zero_()

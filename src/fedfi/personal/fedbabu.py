@@ -4,7 +4,7 @@
 |---|---|
 | body, updated and averaged | everything but the head |
 | head, initialised once and never updated in the federation | `head` |
-| personalisation: fine-tuning of the whole (or body, or head) | `epochs`, `tuned` |
+| personalisation: fine-tuning of the whole (or body, or head) | `epochs` or `steps`, `tuned` |
 
 Deviations: none known. With `head = []` the federation is FedAvg's to the bit.
 """
@@ -32,6 +32,7 @@ class FedBABU(Personal):
 
     head: Head = None
     epochs: Annotated[int, Field(ge=1, description="local epochs of fine-tuning")] = 1
+    steps: Annotated[int | None, Field(ge=1, description="steps of fine-tuning, instead of epochs")] = None
     tuned: Annotated[Literal["all", "body", "head"], Field(description="what fine-tuning changes")] = "all"
 
     def scheme(self) -> Scheme:
@@ -42,7 +43,7 @@ class FedBABU(Personal):
 
         def judge(client: Client) -> None:
             mask = mask_of(client, names_of(client.workbench.module, self.tuned, self.head))
-            training = lasting(client.task.training, epochs=self.epochs)
+            training = lasting(client.task.training, epochs=self.epochs, steps=self.steps)
             train_only(client, mask, training=training, purpose="finetune")
 
         return Scheme(share=functools.partial(names_of, part="body", head=self.head), train=train, judge=judge)

@@ -15,6 +15,8 @@ choice open, it is an option here.
 
 Deviations and choices, each for a reason:
 
+- The mask marks what is uploaded, the top kappa. It is said to mark every packet with selected parameters, but a packet
+  that wins by votes of those who do not upload it has too few contributors, and a larger mask tells more of the data.
 - Whole packets travel, with the unselected parameters in them: a packet is the unit of ciphertexts and of voting.
 - `share = "high"` follows the description; FedDPA, a relative, keeps high information local, hence `"low"`.
 - At least three voters a packet: with two, each learns the other's values by subtracting its own.
@@ -46,6 +48,7 @@ from torch import Tensor
 from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Gate, Message, Terms
 from fedfi.crypto.summing import CipherSum, PlainSum
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
@@ -170,17 +173,23 @@ class FedFIHE(Algorithm[FedFIHEState]):
         gate = Gate(terms, round=round, phase=1, verify=agreed.verify())
         masks: dict[str, Tensor] = {}
         sums = [self._empty() for _ in range(terms.entries)]
-        loss, synced = 0.0, dict(state.synced)
+        loss, count, synced, metrics = 0.0, 0, dict(state.synced), Metrics()
         for reply in replies:
             message = gate.open(reply.packet.blobs["message"], reply.client)
+            loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
+            synced[reply.client] = int(reply.sent.scalars["number"])
+            try:
+                for payload in message.payloads:  # a client's votes count together or not at all
+                    self._empty().add(payload)
+            except InputError as error:
+                metrics[f"refused/{len(metrics)}"] = f"{reply.client!r}, votes: {error}"
+                continue
             for total, payload in zip(sums, message.payloads, strict=True):
                 total.add(payload)
             masks[reply.client] = stored(pack_bits(message.mask))
-            loss += float(reply.packet.scalars["loss"])
-            synced[reply.client] = int(reply.sent.scalars["number"])
-        votes = [stored(s.result()) for s in sums]
+        votes = [stored(s.result()) for s in sums] if masks else []
         state = dataclasses.replace(state, masks=masks, votes=votes, voters=len(masks), synced=synced)
-        return state, {"train/loss": loss / len(masks)}
+        return state, metrics | {"train/loss": loss / count}
 
     # -- the exchange of packets
 
@@ -263,7 +272,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
             tally.add(message, wanted)
         for number, text in enumerate(tally.refused):
             metrics[f"refused/{number}"] = text
-        release = self._release(state, tally, terms, round, len(messages))
+        release = self._release(state, tally, terms, round)
         metrics["packets/released"] = float(sum(map(len, release.groups)))
         metrics["ciphertexts/released"] = float(len(release.sums))
         if not release.sums:
@@ -441,10 +450,12 @@ class FedFIHE(Algorithm[FedFIHEState]):
         scalars: dict[str, Scalar] = {"run": state.run, "contributors": state.contributors, "number": state.number}
         return scalars | {"voters": state.voters} | ({} if round is None else {"round": round})
 
-    def _release(self, state: FedFIHEState, tally: Tally, terms: Terms, round: int, replied: int) -> Release:
+    def _release(self, state: FedFIHEState, tally: Tally, terms: Terms, round: int) -> Release:
         if self.votes == "encrypted":
-            away = state.voters - replied > self.spare
-            found = tally.release(round, terms.key_id, 10**9 if away else 1, packets_least=False)
+            least = max(1, state.voters - self.spare)
+            found = tally.release(round, terms.key_id, least, packets_least=False)
+            if len(found.sums) < len(tally.groups):  # all or nothing: only members know which packets lie where
+                found = dataclasses.replace(found, groups=[], sums=[], contributors=[])
             return dataclasses.replace(found, votes=[raw(v) for v in state.votes], voters=state.voters)
         return tally.release(round, terms.key_id, 1 if self.consensus == "union" else self.least_voters)
 

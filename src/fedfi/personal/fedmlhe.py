@@ -2,7 +2,7 @@
 
 | paper | here |
 |---|---|
-| sensitivity of each parameter at the client | `urgency`: how the gradient moves with the label |
+| sensitivity of each parameter at the client, of the first model | `urgency`: how the gradient moves with the label |
 | one mask, agreed once before training | first negotiation, by votes of packets |
 | p, share that is encrypted; the others are averaged in the clear | `protected` |
 

@@ -3,11 +3,11 @@
 | paper, Algorithm 1 | here |
 |---|---|
 | representation phi, averaged | everything but the head |
-| head h_i, tau local updates with phi fixed | `head`, `head_epochs` |
+| head h_i, tau local updates with phi fixed | `head`, `head_epochs` or `head_steps` |
 | one or more updates of phi with h_i fixed | the task's recipe |
 
-Deviations: clients start from one common head. With `head = []` there is nothing to train first, and the method is
-FedAvg to the bit.
+Deviations: clients start from one common head. The mean is weighted by `weights`, where the paper's is plain. With
+`head = []` there is nothing to train first, and the method is FedAvg to the bit.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class FedRep(Personal):
 
     head: Head = None
     head_epochs: Annotated[int, Field(ge=1, description="local epochs tau of the head before the body's turn")] = 5
+    head_steps: Annotated[int | None, Field(ge=1, description="steps of the head, instead of epochs")] = None
 
     def scheme(self) -> Scheme:
         """The body shared; first the head is trained, then the body."""
@@ -40,7 +41,7 @@ class FedRep(Personal):
         def train(client: Client) -> Trained:
             head = mask_of(client, names_of(client.workbench.module, "head", self.head))
             if bool(head.any()):
-                training = lasting(client.task.training, epochs=self.head_epochs)
+                training = lasting(client.task.training, epochs=self.head_epochs, steps=self.head_steps)
                 fitted = train_only(client, head, training=training, purpose="head")
                 if bool(head.all()):
                     return fitted

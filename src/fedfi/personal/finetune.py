@@ -5,7 +5,7 @@ Cheng et al., Fine-tuning is Fine in Federated Learning, arXiv:2108.07313.
 
 | usual name | here |
 |---|---|
-| fine-tuning epochs | `epochs` |
+| fine-tuning epochs | `epochs`, or `steps` |
 
 The global model is FedAvg's to the bit. Fine-tuning follows the task's recipe and starts from the global model each
 time, so that nothing is remembered.
@@ -31,11 +31,13 @@ class FineTune(Personal):
     """FedAvg, and a few local epochs before the model is used."""
 
     epochs: Annotated[int, Field(ge=1, description="local epochs of fine-tuning")] = 1
+    steps: Annotated[int | None, Field(ge=1, description="steps of fine-tuning, instead of epochs")] = None
 
     def scheme(self) -> Scheme:
         """All shared; fine-tuned to be judged."""
 
         def judge(client: Client) -> None:
-            train_locally(client, training=lasting(client.task.training, epochs=self.epochs), purpose="finetune")
+            training = lasting(client.task.training, epochs=self.epochs, steps=self.steps)
+            train_locally(client, training=training, purpose="finetune")
 
         return Scheme(judge=judge)

@@ -2,15 +2,16 @@
 
 | paper | here |
 |---|---|
-| gradient-guided priority: first-order effect of hiding an entry | `urgency`: abs(update)^2, see below |
+| gradient-guided priority: first-order effect of hiding an entry | `urgency`: update^2, see below |
 | each client's mask of the share rho | `protected` |
 | mask consensus at the server, each round | `negotiated`, by votes |
 | the others in the clear | `selective` |
 
-Deviations: the paper ranks by abs(gradient * (w - w_exposed)), w_exposed being what an observer knows already. The
-update of a local training *is* its accumulated gradient up to the step size, and the observer knows the last global
-model, so both factors are proportional to the update. Masks are of packets. The paper's consensus interleaves the
-clients' priorities; here the packets with most votes win.
+Deviations: the authors rank by gradient * (w_exposed - w), the gradient being that at the trained model w, and
+w_exposed what an observer knows of it already. The update of a local training *is* its accumulated gradient up to the
+step size, and the observer is taken to know the last global model and nothing else, so both factors are proportional
+to the update, and their product is its square. Masks are of packets. The paper's consensus interleaves the clients'
+priorities; here the packets with most votes win.
 """
 
 from __future__ import annotations
@@ -46,5 +47,7 @@ class MaskCrypt(Selective):
         return self.protected
 
     def urgency(self, client: Client, update: Tensor) -> Tensor:
-        """What hiding an entry takes away from an observer, to first order."""
-        return update.square()
+        """What hiding an entry takes away from an observer, to first order; buffers have no gradient."""
+        found = update.square()
+        found[client.workbench.layout.size :] = 0
+        return found

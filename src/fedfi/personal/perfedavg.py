@@ -9,12 +9,12 @@
 | personal model: one step from w | `steps` |
 
 Deviations: D is the recipe's batch, D' and D'' are drawn afresh, uniformly without replacement within each. The
-personal model takes its steps on batches of the client's training examples.
+personal model takes its steps on batches of the client's training examples, with the same alpha as in training: neither
+the task's optimizer nor its schedules apply to it. The mean is weighted by `weights`, where the paper's is plain.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal, final
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.client import Client
 from fedfi.federation.training import Trained, mean_loss_gradient, train_locally
+from fedfi.personal.pieces import lasting, plain_steps
 from fedfi.personal.scheme import Personal, Scheme
 
 
@@ -80,12 +81,5 @@ class PerFedAvg(Personal):
         return train_locally(client, gradient=gradient)
 
     def _judge(self, client: Client) -> None:
-        recipe = dataclasses.replace(
-            client.task.training,
-            learning_rate=self._rate(client),
-            optimizer="sgd",
-            momentum=0.0,
-            steps=self.steps,
-            epochs=None,
-        )
+        recipe = lasting(plain_steps(client.task.training, self._rate(client)), steps=self.steps)
         train_locally(client, training=recipe, purpose="adapt")

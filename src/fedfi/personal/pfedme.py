@@ -8,13 +8,12 @@
 
 Deviations: the step on theta takes the quadratic term implicitly, theta <- (theta - r grad f + r lambda w) /
 (1 + r lambda) with the task's learning rate r, which has the same fixed point and does not diverge where r lambda > 2.
-w is moved by plain steps at `rate`, whatever the task's optimizer. The server averages all participants, weighted by
-`weights`, where the paper draws a plain mean over a sample.
+w is moved by plain steps at `rate`, whatever the task's optimizer, schedule and clipping; theta starts at w for each
+batch. The server averages all participants, weighted by `weights`, where the paper draws a plain mean over a sample.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, final
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.client import Client
 from fedfi.federation.training import Trained, mean_loss_gradient, train_locally
-from fedfi.personal.pieces import Snapshot, put_recalled
+from fedfi.personal.pieces import Snapshot, plain_steps, put_recalled
 from fedfi.personal.scheme import Personal, Scheme
 
 
@@ -64,10 +63,7 @@ class PFedMe(Personal):
                     vector.copy_(current)
                 return loss
 
-            outer = dataclasses.replace(
-                recipe, learning_rate=self.rate, optimizer="sgd", momentum=0.0, weight_decay=0.0, round_decay=1.0
-            )
-            trained = train_locally(client, gradient=gradient, training=outer)
+            trained = train_locally(client, gradient=gradient, training=plain_steps(recipe, self.rate))
             Snapshot(personal, Snapshot.of(bench).buffers).keep(client, "model")
             return trained
 

@@ -108,10 +108,24 @@ def train_only(
 
 
 def lasting(training: Training, *, epochs: int | None = None, steps: int | None = None) -> Training:
-    """The same recipe for another length; for its own length where neither is given."""
+    """The same recipe for another length, in steps where both are given; for its own length where neither is."""
     if epochs is None and steps is None:
         return training
-    return dataclasses.replace(training, epochs=epochs, steps=steps)
+    return dataclasses.replace(training, epochs=epochs if steps is None else None, steps=steps)
+
+
+def plain_steps(training: Training, rate: float) -> Training:
+    """The same length and batches, but steps that are exactly `rate` times the gradient, in every round."""
+    return dataclasses.replace(
+        training,
+        learning_rate=rate,
+        optimizer="sgd",
+        momentum=0.0,
+        weight_decay=0.0,
+        schedule="constant",
+        round_decay=1.0,
+        clip_norm=None,
+    )
 
 
 def nothing(client: Client) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 import torch
-from pydantic import Field, SkipValidation, field_validator, model_validator
+from pydantic import Field, SkipValidation, ValidationInfo, field_validator, model_validator
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.errors import InputError
@@ -39,7 +39,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
-from fedfi.personal.replica import refuse_unless_linear
+from fedfi.personal.replica import refuse_unless_linear, wrapped
 from fedfi.privacy import accounting, noise
 
 
@@ -74,22 +74,32 @@ class Private(Algorithm[PrivateState]):
     clip: Annotated[float, Field(gt=0, description="C, largest norm of an update")] = 1.0
     noise: Annotated[float | None, Field(gt=0, description="z: the noise has standard deviation z C")] = None
     epsilon: Annotated[float | None, Field(gt=0, description="budget instead of noise")] = None
-    rounds: Annotated[int | None, Field(ge=1, description="rounds that the budget must last")] = None
+    rounds: Annotated[
+        int | None, Field(ge=1, description="rounds that the budget must last; in a file by default all")
+    ] = None
     delta: Annotated[float, Field(gt=0, lt=1, description="delta")] = 1e-5
     source: Annotated[Literal["keyed", "system"], Field(description="where noise comes from")] = "keyed"
 
     linear: ClassVar[bool] = True
+    weights: ClassVar[Literal["uniform"]] = "uniform"
 
     @field_validator("algorithm", mode="before")
     @classmethod
-    def _linear(cls, value: Any) -> Any:
-        refuse_unless_linear(value, "made private")
-        if getattr(value, "weights", "uniform") != "uniform":
+    def _given(cls, value: Any, info: ValidationInfo) -> Any:
+        return wrapped(value, info.context)
+
+    @model_validator(mode="after")
+    def _can_be_private(self) -> Self:
+        refuse_unless_linear(self.algorithm, "made private")
+        name, weights = type(self.algorithm).__name__, getattr(self.algorithm, "weights", "uniform")
+        if isinstance(self.algorithm, Private):
+            raise ValueError("Private cannot be made private: it is")  # noqa: TRY004 - pydantic turns it into a message
+        if weights != "uniform":
             raise ValueError(
-                f"{type(value).__name__} weighs clients by {value.weights}: a client's share of the mean would depend"
-                " on its data (nearest valid: weights = 'uniform')"
+                f"{name} weighs clients by {weights}: a client's share of the mean would depend on its data"
+                " (nearest valid: weights = 'uniform')"
             )
-        return value
+        return self
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
@@ -111,7 +121,7 @@ class Private(Algorithm[PrivateState]):
         if self.noise is None and self.epsilon is not None and self.rounds is not None:
             found = accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(state))
             state = dataclasses.replace(state, multiplier=found)
-        self._spent(state)
+        self.spent(state, state.rounds)
         return state
 
     def configure(
@@ -152,8 +162,12 @@ class Private(Algorithm[PrivateState]):
         inner, metrics = self._inner.aggregate(state.inner, round, noisy(), rng)
         state = dataclasses.replace(state, inner=inner, rounds=state.rounds + 1)
         metrics = {k: v for k, v in metrics.items() if k != "train/loss"}
-        spent = {"privacy/epsilon": self._spent(state), "privacy/delta": self.delta, "privacy/noise": state.multiplier}
-        return state, metrics | spent
+        return state, metrics | self.spent(state, state.rounds)
+
+    def spent(self, state: PrivateState, rounds: int) -> Metrics:
+        """Epsilon and delta of so many rounds, and the noise multiplier."""
+        epsilon = accounting.epsilon(state.multiplier, rounds, self.delta, self._sampling(state))
+        return {"privacy/epsilon": epsilon, "privacy/delta": self.delta, "privacy/noise": state.multiplier}
 
     def global_model(self, state: PrivateState) -> Tree:
         """The inner method's."""
@@ -184,9 +198,6 @@ class Private(Algorithm[PrivateState]):
         """Local noise is on each single update: being drawn seldom does not hide who sees it."""
         cohort = state.cohort if self.where == "server" else state.clients
         return accounting.Sampling(state.clients, cohort)
-
-    def _spent(self, state: PrivateState) -> float:
-        return accounting.epsilon(state.multiplier, state.rounds, self.delta, self._sampling(state))
 
     def _source(self, rng: torch.Generator) -> torch.Generator:
         if self.source == "keyed":

@@ -11,18 +11,32 @@ import functools
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Reply
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients, Metrics, Reply
 from fedfi.federation.checkpoint import flatten, unflatten
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Tree
 
 _STATE, _STRUCTURE, _ROOM = "replica:", "replica-structure", 1 << 16
+
+
+@runtime_checkable
+class Spends(Protocol):
+    """A method whose rounds use up a budget of privacy, whoever folds them."""
+
+    def spent(self, state: Any, rounds: int) -> Metrics:
+        """What so many rounds came to; of the state only what never changes is used."""
+        ...
+
+
+def wrapped(value: Any, context: Any) -> Any:
+    """The method that a wrapper is given: in Python as it is, in a file through the context of the validation."""
+    return context["algorithm"] if context else value
 
 
 def refuse_unless_linear(algorithm: Any, what: str) -> None:

@@ -33,7 +33,7 @@ from fedfi.federation.task import Task
 from fedfi.numerics.selection import pack_bits, top_k_mask, unpack_bits
 from fedfi.personal import replica
 from fedfi.personal.encryption import Encryption, Exchange, groups_of
-from fedfi.personal.replica import Form
+from fedfi.personal.replica import Form, Spends
 from fedfi.personal.sealing import Sealer, weight_of
 from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
 from fedfi.personal.voting import LEAST, budget_of
@@ -94,7 +94,12 @@ class Selective(Algorithm[SelectiveState]):
 
     @abstractmethod
     def urgency(self, client: Client, update: Tensor) -> Tensor:
-        """How much each entry of the reply's vector `[size]` wants protection."""
+        """How much each entry of the reply's vector wants protection.
+
+        Args:
+            client: Its workbench holds the trained model, or, where the agreement comes once, the first one.
+            update: The reply's vector `[size]`; zeros where nothing was trained.
+        """
 
     def init(self, task: Task, rng: torch.Generator) -> SelectiveState:
         """The inner method's first state, from a seed that clients are told."""
@@ -136,9 +141,15 @@ class Selective(Algorithm[SelectiveState]):
         return Layout(blobs={"mask": -(-self.exchange_of(state).layout.packets // 8)})
 
     def client_negotiate(self, packet: Packet, client: Client) -> Packet:
-        """The packets that want protection most; where that depends on the update, after training."""
-        agreed, form, _, reply = self._worked(packet, client, remembered=self.agrees == "each round")
-        urgency = self.urgency(client, form.vector(reply)).double()
+        """The packets that want protection most: after training where that is asked each round, else before."""
+        if self.agrees == "each round":
+            agreed, form, _, reply = self._worked(packet, client, remembered=True)
+            update = form.vector(reply)
+        else:  # once, before anything is trained
+            agreed, form, state = self._state(packet, client)
+            client.workbench.load(self._method().global_model(state))
+            update = torch.zeros(agreed.layout.size)
+        urgency = self.urgency(client, update).double()
         urgency[len(urgency) - len(form.scalars) :] = 0  # a loss wants no protection
         scores = agreed.layout.cut(urgency).sum(1)
         mask = top_k_mask(scores, budget_of(self.ratio(), agreed.layout.packets))
@@ -223,6 +234,8 @@ class Selective(Algorithm[SelectiveState]):
             synced[reply.client] = int(reply.sent.scalars["number"])
         metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
         metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
+        if isinstance(method := self._method(), Spends):  # clients fold in replicas, whose metrics nobody sees
+            metrics |= method.spent(state.inner, round + 1)
         release = tally.release(round, terms.key_id, LEAST, packets_least=False)
         if len(release.groups) < len(groups) or plain.count < LEAST:
             metrics["contributors"] = f"fewer than {LEAST} contributors; the model stays as it is"

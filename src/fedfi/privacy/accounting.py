@@ -30,9 +30,20 @@ def _library() -> Any:
     try:
         import dp_accounting
         from dp_accounting import rdp
-    except ImportError as error:
-        raise InputError("differential privacy needs the extra 'dp': pip install 'fedfi[dp]'") from error
+
+        dp_accounting.get_epsilon_gaussian  # noqa: B018 - which old versions lack
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"differential privacy needs the extra 'dp': pip install 'fedfi[dp]' ({error})") from error
     return dp_accounting, rdp
+
+
+def available() -> bool:
+    """Whether dp-accounting can be loaded, and is not too old."""
+    try:
+        _library()
+    except InputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

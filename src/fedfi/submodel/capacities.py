@@ -18,6 +18,14 @@ def _sums_to_one(mix: dict[float, float]) -> dict[float, float]:
     total = sum(mix.values())
     if abs(total - 1) > 1e-6:
         raise ValueError(f"the shares of clients sum to {total:g}, expected 1")
+    named: dict[str, float] = {"1": 1.0}  # the whole model is a level of some methods, whoever trains it
+    for ratio in mix:
+        other = named.setdefault(level_name(ratio), ratio)
+        if other != ratio:
+            raise ValueError(
+                f"levels {other!r} and {ratio!r} are both called {level_name(ratio)}; levels must differ in their first"
+                f" six digits"
+            )
     return mix
 
 
@@ -66,5 +74,5 @@ def held_levels(capacities: Mapping[float, float]) -> list[float]:
 
 
 def level_name(ratio: float) -> str:
-    """How a level is called in metrics and files: ``"0.25"``."""
+    """How a level is called in metrics and files: ``"0.25"``; by six digits, in which the levels of a mix differ."""
     return f"{ratio:g}"

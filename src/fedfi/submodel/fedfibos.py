@@ -92,6 +92,7 @@ from fedfi.submodel.diagnostics import MaskDiagnostics
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.importance import Averages, Averaging, WarmStart, score
 from fedfi.submodel.leveled import Leveled
+from fedfi.submodel.maskable import check_maskable
 from fedfi.submodel.masked import receive, returned, send, sent_mask, threshold_factor, train_masked
 from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.ranking import Scope, best, pool_thresholds, spread
@@ -185,12 +186,14 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         bench = fresh_workbench(task, rng)
         if self.fisher_samples == "example":
             require_separable(bench.module.train())
+        sizes = fractions(self.ratio, self.capacities, task, bench.module)
+        check_maskable(bench, sizes.values())
         model = Model.of(bench)
         return FedFIbOSState(
             model=model,
             averages=Averages.new(model.pool.abs(), self.fisher_storage),
             levels={},
-            fractions=fractions(self.ratio, self.capacities, task, bench.module),
+            fractions=sizes,
             assignment=int(torch.randint(2**31, (), generator=rng)),
         )
 
@@ -255,14 +258,17 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         return state.model.tree()
 
     def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level, by the mean average of the clients at that level."""
-        for ratio in held_levels(self.capacities):
-            members = [c for c, level in state.levels.items() if level == ratio and c in state.averages.rows]
-            common = state.averages.common()
-            importance = state.averages.mean_of(members) if members else common
-            if self.blend:
-                importance = (1 - self.blend) * importance + self.blend * common
-            yield level_name(ratio), send(state.model, self._mask(state, importance, ratio), {})
+        """The submodel of each level at which there are clients."""
+        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
+
+    def level(self, state: FedFIbOSState, ratio: float) -> Packet:
+        """The submodel of one level, by the mean average of the clients at that level; by that of all if none is."""
+        members = [c for c, level in state.levels.items() if level == ratio and c in state.averages.rows]
+        common = state.averages.common()
+        importance = state.averages.mean_of(members) if members else common
+        if self.blend:
+            importance = (1 - self.blend) * importance + self.blend * common
+        return send(state.model, self._mask(state, importance, ratio), {})
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
         """A submodel is the whole model, zero off its mask."""

@@ -28,7 +28,9 @@ Assumptions and deviations:
   `correction_rounds`. Without one the correction does not end. lambda is kept only as long as it is used.
 - beta = 0.1 is the other implementation's default, not known to be the paper's.
 - d_n is a share of the parameters of convolutions, linear layers and embeddings, as for every method here; norms are
-  kept on top of it. First and last are meant among the layers that may be selected, in the order of definition.
+  kept on top of it. First and last are meant among the layers that may be selected, in the order of definition;
+  where a model ranks several pools, in the order of the pools, of which the first here is one of embeddings (RoBERTa).
+  Pools make no difference otherwise: the budget is one.
 - **Critical parts above the budget.** A level whose d_n does not exceed d~ is refused when the run begins, with the
   smallest one that fits. `keep_edges = false` ranks the first and the last layer as the others.
 - A layer whose share exceeds its size is kept whole, and the rest is shared among the others by the same rule; counts

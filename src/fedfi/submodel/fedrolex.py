@@ -13,6 +13,7 @@ Deviations:
 
 - The window moves by one unit of what may be cut together: a pair of channels where group normalisation has groups of
   two, a head of attention.
+- Eq. 4 weighs clients by p_n; here they count alike, as in the authors' code.
 - The authors' window moves the other way around the circle, and norms and the head are weighted there by counts of
   their own.
 - A window is a set: its channels keep their order, which permutes a client's network and changes nothing else.

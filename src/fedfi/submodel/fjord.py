@@ -59,7 +59,7 @@ from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, marked, unmarked
 from fedfi.submodel.nested import Nested, batch_norm_names, label, labels
-from fedfi.submodel.sizing import check_cuts, wiring_of
+from fedfi.submodel.sizing import check_cuts, wiring_at, wiring_of
 from fedfi.submodel.sliced import receive
 
 
@@ -106,6 +106,9 @@ class FjORD(Leveled[FjORDState]):
         wide = check_cuts(wiring, bench.module, sorted({1.0, *self.capacities}, reverse=True), self.ratio)
         parameters, constants = _labelled(bench.parameters(), wiring, wide, names), bench.constants
         order = labels(bench.layout.names, map(level_name, wide), names)
+        if len(set(order)) < len(order):
+            twice = next(name for i, name in enumerate(order) if name in order[:i])
+            raise InputError(f"a parameter is called {twice!r}, as fjord calls a level's batch norm; rename its module")
         layout = VectorLayout(order, [list(parameters[name].shape) for name in order], [])
         buffers = labels(bench.buffers(), map(level_name, wide), names)
         kept = {n: t.clone() for n, t in _labelled(constants, wiring, wide, names).items()}
@@ -157,9 +160,12 @@ class FjORD(Leveled[FjORDState]):
         return _network(state, 1.0)
 
     def levels(self, state: FjORDState) -> Iterable[tuple[str, Packet]]:
-        """The network of each level."""
-        for ratio in held_levels(self.capacities):
-            yield level_name(ratio), _submodel(state, ratio)
+        """The network of each level at which there are clients."""
+        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
+
+    def level(self, state: FjORDState, ratio: float) -> Packet:
+        """The network of one level, whether or not there are clients at it."""
+        return _submodel(state, ratio)
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
         """A submodel is a smaller network."""
@@ -225,7 +231,7 @@ class Inside:
     def of(packet: Packet, benches: Benches) -> Inside:
         """Loads what `_nest` packed."""
         whole = benches.whole
-        wiring, norms = wiring_of(benches.task, whole.module), batch_norm_names(whole.module)
+        wiring, norms = wiring_at(benches), batch_norm_names(whole.module)
         levels = sorted(packet.blobs, key=float, reverse=True)
         units = [wiring.unpack(packet.blobs[level]) for level in levels]
         counts = tuple(int(kept.sum()) for each in units for kept in each.values())
@@ -315,11 +321,12 @@ def _nest(state: FjORDState, ratio: float) -> Packet:
 
 def _parts(state: FjORDState, ratio: float) -> tuple[Tensor, Tree]:
     """The mask `[size]` of what a client at this level holds, and that of each buffer."""
-    units, inside = _units(state, ratio), {level_name(level) for level in _up_to(state, ratio)}
+    units, norms = _units(state, ratio), set(state.norms)
+    inside = {label(name, level_name(level), norms) for level in _up_to(state, ratio) for name in norms}
+    every = {label(name, level_name(level), norms) for level in state.widths for name in norms}
 
     def mask(name: str, shape: Sequence[int]) -> Tensor:
-        level, marked_off, _ = name.partition(":")
-        return torch.full(tuple(shape), level in inside) if marked_off else state.wiring.mask(name, units)
+        return torch.full(tuple(shape), name in inside) if name in every else state.wiring.mask(name, units)
 
     layout, constants = state.model.layout, state.model.constants
     entries = [mask(n, shape).reshape(-1) for n, shape in zip(layout.names, layout.shapes, strict=True)]

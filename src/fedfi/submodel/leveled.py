@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId
 from fedfi.federation.rng import keyed_generator
-from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign
+from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, level_name
 from fedfi.submodel.sizing import RatioKind
 
 State = TypeVar("State")
@@ -32,6 +32,11 @@ class Leveled(Algorithm[State], ABC):
     level_mode: Annotated[
         Literal["fix", "dynamic"], Field(description="a client's level is its own, or drawn anew each round")
     ] = "fix"
+
+    @property
+    def level_names(self) -> dict[str, float]:
+        """All levels of the mix by name, also those with a share of 0."""
+        return {level_name(ratio): ratio for ratio in self.capacities}
 
     def assigned(self, clients: Sequence[ClientId], seed: int, round: int | None) -> dict[ClientId, float]:
         """The level of each client in a round; None asks for levels to judge by.

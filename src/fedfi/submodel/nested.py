@@ -8,8 +8,8 @@ that name behind the level, such as ``0.25:stage1.0.first.norm.weight``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class Nested(nn.Module):
 
     Attributes:
         whole: The same.
-        norms: The batch norms of each smaller network, by path with ``/`` for dots.
+        norms: The batch norms of each smaller network, in the order of `batch_norms`.
         level: Which network runs.
     """
 
@@ -39,10 +39,10 @@ class Nested(nn.Module):
         super().__init__()
         self.whole = whole
         self.norms = nn.ModuleList(
-            nn.ModuleDict({_key(path): copy.deepcopy(part) for path, part in batch_norms(module).items()})
-            for module, _ in smaller
+            nn.ModuleList(copy.deepcopy(part) for part in batch_norms(module).values()) for module, _ in smaller
         )
         self.level = 0
+        self._paths = [list(batch_norms(module)) for module, _ in smaller]
         self._smaller = tuple(smaller)  # not registered: what they hold is not theirs
 
     @staticmethod
@@ -69,8 +69,8 @@ class Nested(nn.Module):
         module, kept = self._smaller[self.level - 1]
         own = dict([*self.whole.named_parameters(), *self.whole.named_buffers()])
         tree = {name: cut(tensor, kept[name]) for name, tensor in own.items()}
-        for key, part in self.norms[self.level - 1].named_children():
-            tree |= {_join(_path(key), leaf): t for leaf, t in [*part.named_parameters(), *part.named_buffers()]}
+        for path, part in self._norms(self.level - 1):
+            tree |= {_join(path, leaf): t for leaf, t in [*part.named_parameters(), *part.named_buffers()]}
         return torch.func.functional_call(module, tree, inputs)
 
     def labels(self, levels: Sequence[str]) -> dict[str, str]:
@@ -78,12 +78,16 @@ class Nested(nn.Module):
         norms = batch_norm_names(self.whole)
         names = [name for name, _ in [*self.whole.named_parameters(), *self.whole.named_buffers()]]
         found = {f"whole.{name}": label(name, levels[0], norms) for name in names}
-        for index, parts in enumerate(self.norms):
-            for key, part in parts.named_children():
+        for index, level in enumerate(levels[1:]):
+            for place, (path, part) in enumerate(self._norms(index)):
                 for leaf, _ in [*part.named_parameters(), *part.named_buffers()]:
-                    name = _join(_path(key), leaf)
-                    found[f"norms.{index}.{key}.{leaf}"] = label(name, levels[index + 1], norms)
+                    found[f"norms.{index}.{place}.{leaf}"] = label(_join(path, leaf), level, norms)
         return found
+
+    def _norms(self, index: int) -> Iterator[tuple[str, nn.Module]]:
+        """The batch norms of a smaller network, with their paths in it."""
+        parts = cast(nn.ModuleList, self.norms[index])
+        return zip(self._paths[index], parts, strict=True)
 
     def train(self, mode: bool = True) -> Self:
         """Training or evaluation mode of all networks."""
@@ -145,15 +149,6 @@ def cut(tensor: Tensor, kept: Places) -> Tensor:
 def _axes(mask: Tensor) -> list[Tensor]:
     """Which positions of each axis a mask that is an outer product keeps."""
     return [mask.movedim(axis, 0).reshape(length, -1).any(1) for axis, length in enumerate(mask.shape)]
-
-
-def _key(path: str) -> str:
-    """A path as a name without dots; that of the network itself is empty, which a name cannot be."""
-    return path.replace(".", "/") or "/"
-
-
-def _path(key: str) -> str:
-    return key.replace("/", ".").strip(".")
 
 
 def _join(path: str, leaf: str) -> str:

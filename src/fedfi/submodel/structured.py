@@ -39,7 +39,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
-from fedfi.federation.rng import keyed_generator
+from fedfi.federation.rng import keyed_generator, keyed_global_rng
 from fedfi.federation.task import Task
 from fedfi.federation.training import Gradient, mean_loss_gradient, train_locally
 from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
@@ -106,11 +106,13 @@ class Structured(Leveled[StructuredState]):
                 f"label_rows = true needs a network whose logits are the outputs of a layer, which"
                 f" {type(bench.module).__name__} does not show; set label_rows = false"
             )
-        if self.scaler and (deaf := beyond_hooks(bench.module, wiring)):
-            raise InputError(
-                f"scaler = true divides the outputs of layers, but {deaf!r} is inside a {ATTENTION}, which does not"
-                f" show them; set scaler = false"
-            )
+        if self.label_rows:
+            padded(torch.ones(task.data.spec.classes, dtype=torch.bool), len(wiring.outputs[0].positions))
+        if self.masked_loss:
+            check_logits(bench.module, task)
+            bench.reset()
+        if self.scaler and (why := beyond_hooks(bench.module, wiring)):
+            raise InputError(f"scaler = true divides the outputs of layers, but {why}; set scaler = false")
         wide = check_cuts(wiring, bench.module, self.capacities, self.ratio)
         return StructuredState(Model.of(bench), wiring, wide, int(torch.randint(2**31, (), generator=rng)))
 
@@ -139,7 +141,7 @@ class Structured(Leveled[StructuredState]):
             trained = train_locally(client.on(bench), gradient=self._gradient(client.on(bench)))
         back = update_of(bench, start)
         if self.label_rows:
-            back["classes"] = classes_of(client)
+            back["classes"] = padded(classes_of(client), len(wiring_at(client.benches).outputs[0].positions))
         return Packet(back, {"loss": trained.loss, "examples": trained.examples})
 
     def aggregate(
@@ -166,10 +168,12 @@ class Structured(Leveled[StructuredState]):
         return state.model.tree()
 
     def levels(self, state: StructuredState) -> Iterable[tuple[str, Packet]]:
-        """The network of each level, as a client would get it next."""
-        for ratio in held_levels(self.capacities):
-            rng = keyed_generator(state.assignment, "level", level_name(ratio))
-            yield level_name(ratio), self._submodel(state, ratio, rng)
+        """The network of each level at which there are clients."""
+        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
+
+    def level(self, state: StructuredState, ratio: float) -> Packet:
+        """The network of one level, as a client would get it next, whether or not there are clients at it."""
+        return self._submodel(state, ratio, keyed_generator(state.assignment, "level", level_name(ratio)))
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
         """A submodel is a smaller network, and computes what it was trained to."""
@@ -210,12 +214,47 @@ class Structured(Leveled[StructuredState]):
 def masked_loss_gradient(client: Client) -> Gradient:
     """The gradient of the mean loss with the logits of absent classes set to zero."""
     classes = classes_of(client).to(client.device)
-    return mean_loss_gradient(client, lambda logits: logits * classes)
+
+    def masked(logits: Tensor) -> Tensor:
+        return logits * padded(classes, logits.shape[1]).reshape(-1, *[1] * (logits.ndim - 2))
+
+    return mean_loss_gradient(client, masked)
+
+
+def check_logits(module: nn.Module, task: Task) -> None:
+    """Checks that a network makes logits that can be masked, ``[batch, classes, ...]``.
+
+    Raises:
+        InputError: Saying what it makes.
+    """
+    classes = task.data.spec.classes
+    with keyed_global_rng(0, "trial"), torch.no_grad():
+        made = module.eval()(task.data.spec.example())
+    if not isinstance(made, Tensor) or made.ndim < 2 or made.shape[1] < classes:
+        got = list(made.shape) if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        raise InputError(
+            f"masked_loss = true needs logits [batch, {classes}], but {type(module).__name__} makes {got};"
+            f" set masked_loss = false"
+        )
 
 
 def classes_of(client: Client) -> Tensor:
     """Which classes a client has training examples of `[classes]`."""
     return client.data.train.class_counts() > 0
+
+
+def padded(classes: Tensor, logits: int) -> Tensor:
+    """Which logits are of classes that a client has `[logits]`: what a network makes beyond the classes, nobody has.
+
+    Raises:
+        InputError: If the network makes fewer logits than there are classes.
+    """
+    if logits < len(classes):
+        raise InputError(
+            f"label_rows = true needs a row for each of {len(classes)} classes, but the network makes {logits}"
+            f" logits; set label_rows = false"
+        )
+    return torch.cat([classes, classes.new_zeros(logits - len(classes))])
 
 
 def own_rows(wiring: Wiring, model: Model, classes: Tensor) -> Tensor:
@@ -258,10 +297,23 @@ def fold(module: nn.Module, wiring: Wiring, width: float) -> None:
 
 
 def beyond_hooks(module: nn.Module, wiring: Wiring) -> str | None:
-    """A cut parameter whose layer's output no hook sees, if there is one."""
-    inside = [path for path, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
-    made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
-    return next((name for name in made for path in inside if name.startswith(f"{path}.")), None)
+    """Why the scaler cannot reach what a cut parameter makes, if there is such a parameter.
+
+    A hook sees the output of a layer, and `fold` divides the parameters of that layer alone: a parameter that makes
+    channels inside another operation is not seen, and one that two layers share would be divided for both.
+    """
+    parts = dict(module.named_modules(remove_duplicate=False))
+    inside = [path for path, part in parts.items() if isinstance(part, nn.MultiheadAttention)]
+    for name in dict.fromkeys(m.name for group in wiring.groups for m in group.members if m.role == "out"):
+        path, _, leaf = name.rpartition(".")
+        if any(name.startswith(f"{each}.") for each in inside):
+            return f"{name!r} is inside a {ATTENTION}, which does not show them"
+        if leaf not in ("weight", "bias"):
+            return f"{name!r} is not the weight or bias of a layer"
+        for other, first in wiring.aliases.items():
+            if first == name and parts[other.rpartition(".")[0]] is not parts[path]:
+                return f"{name!r} is also {other!r}, the parameter of another layer"
+    return None
 
 
 def cut_layers(wiring: Wiring) -> list[str]:

@@ -28,6 +28,7 @@ from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
 from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
+from fedfi.submodel.maskable import check_maskable
 from fedfi.submodel.masked import receive, returned, send, sent_mask
 from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.sizing import fractions
@@ -75,6 +76,7 @@ class Unstructured(Leveled[UnstructuredState]):
         """A freshly initialised model."""
         bench = fresh_workbench(task, rng)
         sizes = fractions(self.ratio, self.capacities, task, bench.module)
+        check_maskable(bench, sizes.values())
         state = UnstructuredState(Model.of(bench), sizes, int(torch.randint(2**31, (), generator=rng)))
         if isinstance(self, ChecksLevels):
             self.check(state)
@@ -112,10 +114,13 @@ class Unstructured(Leveled[UnstructuredState]):
         return state.model.tree()
 
     def levels(self, state: UnstructuredState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level."""
-        for ratio in held_levels(self.capacities):
-            rng = keyed_generator(state.assignment, "level", level_name(ratio))
-            yield level_name(ratio), send(state.model, self.mask(state.model, state.fractions[ratio], rng), {})
+        """The submodel of each level at which there are clients."""
+        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
+
+    def level(self, state: UnstructuredState, ratio: float) -> Packet:
+        """The submodel of one level, whether or not there are clients at it."""
+        rng = keyed_generator(state.assignment, "level", level_name(ratio))
+        return send(state.model, self.mask(state.model, state.fractions[ratio], rng), {})
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
         """A submodel is the whole model, zero off its mask."""

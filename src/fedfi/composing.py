@@ -1,0 +1,114 @@
+"""Table `[algorithm]`: the method that it names, inside the wrappers whose tables it holds; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fedfi import registry
+from fedfi.errors import InputError, unknown
+from fedfi.federation.algorithm import Algorithm
+from fedfi.importing import call
+from fedfi.validation import fields_of, shown, validate
+
+Tables = Mapping[str, Any]
+SIZES = ("participation", "clients_per_round")
+"""Who takes part: of the method or of whatever wraps it, and said once."""
+
+
+def choose(table: Tables, name: str) -> dict[str, Any]:
+    """The keys of a file's `[algorithm]` that apply to the method `name`: those that it has, too, and all wrappers."""
+    if table.get("name") == name:
+        return dict(table)
+    known = {*fields_of(registry.algorithm(name)), *registry.wrappers()}
+    return {"name": name} | {k: v for k, v in table.items() if k in known}
+
+
+def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
+    """The method of a table `[algorithm]`.
+
+    Args:
+        table: Its keys.
+        source: Where they come from; errors start with it.
+        rounds: Of the experiment, which a budget of privacy must last.
+
+    Raises:
+        InputError: In one line: source, key, value and the nearest valid one.
+    """
+    keys = dict(table)
+    name, preset = keys.pop("name", None), keys.pop("preset", None)
+    if name is None:
+        names = ", ".join(registry.entries())
+        raise InputError(f"{source}: algorithm.name: is missing (choose from {names})")
+    try:
+        kind = registry.algorithm(str(name))
+    except InputError as error:
+        raise InputError(f"{source}: algorithm.name = {shown(name)}: {error}") from error
+    around = {wrapper: keys.pop(wrapper) for wrapper in _around(kind, keys)}
+    if preset is not None:
+        if preset not in kind.presets:
+            reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
+            raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
+        theirs = kind.presets[preset]
+        keys = {k: v for k, v in theirs.items() if k not in SIZES or not keys.keys() & set(SIZES)} | keys
+    if all(key in keys for key in SIZES):
+        given = ", ".join(f"{key} = {shown(keys[key])}" for key in SIZES)
+        raise InputError(f"{source}: algorithm: give {' or '.join(SIZES)}, not both (got {given})")
+    what = f"{source}: algorithm {name!r}"
+    method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
+    for wrapper, options in around.items():
+        method = _wrapped(method, wrapper, options, source, rounds)
+    return method
+
+
+def table_of(method: Algorithm[Any], table: Tables) -> dict[str, Any]:
+    """What `method_of` made out of a table, as a table with every default."""
+    around: dict[str, Any] = {}
+    for wrapper in reversed(_around(registry.algorithm(str(table["name"])), table)):
+        options = TypeAdapter(type(method)).dump_python(method, mode="json", exclude={"algorithm", *SIZES})
+        around = {wrapper: options} | around
+        method = method.algorithm  # type: ignore[attr-defined]  # a wrapper's
+    own = TypeAdapter(type(method)).dump_python(method, mode="json")
+    if method.clients_per_round is not None:
+        own.pop("participation")
+    found: dict[str, Any] = {k: table[k] for k in ("name", "preset") if k in table} | own | around
+    return found
+
+
+def options_of(wrapper: str) -> list[str]:
+    """The keys of a wrapper's table; what it wraps, and who takes part, are said around it."""
+    return [key for key in fields_of(registry.wrapper(wrapper)) if key not in ("algorithm", *SIZES)]
+
+
+def _around(kind: type[Any], keys: Tables) -> list[str]:
+    """The wrappers that a table holds, from the inside out; a method's own option of that name is no wrapper."""
+    return [w for w in registry.wrappers() if w in keys and w not in fields_of(kind)]
+
+
+def _wrapped(method: Algorithm[Any], wrapper: str, options: Any, source: str, rounds: int) -> Algorithm[Any]:
+    if not isinstance(options, Mapping):
+        raise InputError(f"{source}: algorithm.{wrapper} = {shown(options)}: must be a table (nearest valid: {{}})")
+    known = options_of(wrapper)
+    for key in options:
+        if key in SIZES:
+            raise InputError(f"{source}: algorithm.{wrapper}.{key}: unknown key; it belongs to algorithm.{key}")
+        if key not in known:
+            raise InputError(f"{source}: algorithm.{wrapper}.{key}: {unknown('key', key, known)}")
+    if "rounds" in known and "epsilon" in options:
+        options = {"rounds": rounds} | dict(options)
+        if isinstance(options["rounds"], int) and options["rounds"] < rounds:
+            given = f"algorithm.{wrapper}.rounds = {options['rounds']}"
+            raise InputError(f"{source}: {given}: the run has more (nearest valid: {rounds})")
+    sizes = {key: getattr(method, key) for key in SIZES if getattr(method, key) is not None}
+    if "clients_per_round" in sizes:
+        sizes.pop("participation")
+    found: Algorithm[Any] = validate(
+        registry.wrapper(wrapper),
+        {**options, **sizes, "algorithm": wrapper},  # a place, which the context fills
+        source=source,
+        path=["algorithm", wrapper],
+        context={"algorithm": method},
+    )
+    return found

@@ -1,0 +1,129 @@
+"""Tables `[algorithm.private]` and `[algorithm.encrypted]` of an experiment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedfi.cli import main
+from fedfi.composing import choose
+from fedfi.errors import InputError
+from fedfi.experiment import from_dict, load_experiment
+from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.private import Private
+
+BASE = {
+    "rounds": 2,
+    "data": {"name": "breast_cancer", "clients": 6},
+    "model": {"name": "mlp", "hidden": [4]},
+    "train": {"steps": 1},
+}
+FEDPROX = {"name": "fedprox", "weights": "uniform", "proximal": 0.5, "participation": 0.5}
+NOISY = {"where": "client", "clip": 0.5, "noise": 2.0}
+CLEAR = {"encryption": {"enabled": False}}
+
+
+def made(algorithm, **changes):
+    return from_dict({**BASE, "algorithm": algorithm, **changes}, source="x.toml")
+
+
+def test_noise_stands_within_encryption_whatever_the_order_of_the_keys():
+    outer = made({"encrypted": CLEAR, "private": NOISY, **FEDPROX}).algorithm()
+    assert isinstance(outer, Encrypted)
+    assert isinstance(outer.algorithm, Private)
+    assert (outer.algorithm.clip, outer.algorithm.noise, outer.encryption.enabled) == (0.5, 2.0, False)
+    assert outer.algorithm.algorithm.proximal == 0.5
+
+
+@pytest.mark.parametrize("size", [{"participation": 0.5}, {"clients_per_round": 4}])
+@pytest.mark.parametrize("around", [{"private": NOISY}, {"encrypted": {}}, {"private": NOISY, "encrypted": CLEAR}])
+def test_who_takes_part_is_said_once(size, around):
+    algorithm = {k: v for k, v in FEDPROX.items() if k != "participation"} | size | around
+    method = made(algorithm).algorithm()
+    assert {key: getattr(method, key) for key in size} == size
+
+
+@pytest.mark.parametrize("size", [{"participation": 0.5}, {"clients_per_round": 4}])
+def test_what_is_resolved_is_complete_and_means_the_same(size):
+    algorithm = {k: v for k, v in FEDPROX.items() if k != "participation"} | size
+    first = made({**algorithm, "private": NOISY, "encrypted": CLEAR})
+    resolved = first.resolved()
+    again = from_dict(resolved)
+    assert again.method == first.method
+    assert again.resolved() == resolved
+    assert resolved["algorithm"]["private"]["delta"] == 1e-5
+    assert resolved["algorithm"]["encrypted"]["history"] == 10
+    assert "algorithm" not in resolved["algorithm"]["private"]
+
+
+def test_a_budget_lasts_all_rounds():
+    private = {"where": "client", "epsilon": 8.0}
+    assert made({**FEDPROX, "private": private}).algorithm().rounds == 2
+    assert made({**FEDPROX, "private": {**private, "rounds": 5}}).algorithm().rounds == 5
+    with pytest.raises(InputError, match=r"algorithm.private.rounds = 1: the run has more \(nearest valid: 2\)"):
+        made({**FEDPROX, "private": {**private, "rounds": 1}})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ({"private": 3}, r"x.toml: algorithm.private = 3: must be a table \(nearest valid: {}\)"),
+        ({"private": {"clp": 1.0}}, "x.toml: algorithm.private.clp: unknown key 'clp'; did you mean 'clip'"),
+        ({"private": {"noise": -1.0}}, "x.toml: algorithm.private.noise = -1.0: must be above 0"),
+        ({"private": {"noise": "1"}}, 'x.toml: algorithm.private.noise = "1": must be a number'),
+        ({"private": {"where": "servr", "noise": 1.0}}, 'algorithm.private.where = .*nearest valid: "server"'),
+        ({"private": {}}, "x.toml: algorithm.private: give noise, or epsilon"),
+        ({"private": {"noise": 1.0, "participation": 0.1}}, "it belongs to algorithm.participation"),
+        ({"private": {"noise": 1.0, "algorithm": "fedavg"}}, "x.toml: algorithm.private.algorithm: unknown key"),
+        ({"encrypted": {"encryption": {"clp": 1}}}, "x.toml: algorithm.encrypted.encryption.clp: unknown key"),
+        ({"private": {"noise": 1.0}, "encrypted": {}}, "x.toml: algorithm.encrypted: .*where = 'server' cannot"),
+        ({"name": "fedavg", "private": {"noise": 1.0}, "weights": "examples"}, "FedAvg weighs clients by examples"),
+        ({"name": "fedfibos", "private": {"noise": 1.0}}, "algorithm.private: FedFIbOS cannot be made private: .*mean"),
+        ({"name": "fedfihe", "encrypted": {}}, "x.toml: algorithm.encrypted: FedFIHE cannot be encrypted"),
+        ({"name": "he-fedavg", "encrypted": {}}, "x.toml: algorithm.encrypted: HEFedAvg cannot be encrypted"),
+        ({"name": "fedrkg", "private": {"noise": 1.0}}, "x.toml: algorithm.private: FedRKG cannot be made private"),
+    ],
+)
+def test_what_is_wrong_is_named(algorithm, said):
+    base = FEDPROX if "name" not in algorithm else {}
+    with pytest.raises(InputError, match=said):
+        made({**base, **algorithm})
+
+
+def test_a_comparison_drops_no_protection():
+    table = {**FEDPROX, "private": NOISY}
+    assert choose(table, "fedper") == {"name": "fedper", "weights": "uniform", "participation": 0.5, "private": NOISY}
+
+
+def test_commands_run_show_and_compare_wrapped_methods(tmp_path, capsys):
+    pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
+    file = tmp_path / "x.toml"
+    file.write_text(
+        'rounds = 2\n[data]\nname = "breast_cancer"\nclients = 6\n[model]\nname = "mlp"\nhidden = [4]\n'
+        '[train]\nsteps = 1\n[algorithm]\nname = "fedavg"\nweights = "uniform"\n'
+        '[compare.plain]\n[compare.private]\nprivate = { where = "client", epsilon = 50.0 }\n'
+        '[compare.both]\nprivate = { where = "client", epsilon = 50.0 }\n'
+        "encrypted = { encryption = { enabled = false } }\n"
+    )
+    run = tmp_path / "run"
+    options = ["--set", "algorithm.private.noise=5.0", "--set", "algorithm.private.clip=0.5"]
+    assert main(["run", str(file), "--out", str(run), *options]) == 0
+    assert "privacy of a client: epsilon" in capsys.readouterr().out
+    assert load_experiment(run / "run.toml").algorithm().clip == 0.5
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["privacy/noise"] == 5.0
+    assert main(["compare", str(file), "--seeds", "0", "--out", str(tmp_path / "all"), "--quiet"]) == 0
+    table = (tmp_path / "all/table.md").read_text()
+    assert "privacy/epsilon" in table
+    results = json.loads((tmp_path / "all/results.json").read_text())["methods"]
+    spent = {label: m["summary"].get("privacy/epsilon", {}).get("mean") for label, m in results.items()}
+    assert spent["plain"] is None
+    assert 49 < spent["private"] == spent["both"] <= 50
+    capsys.readouterr()
+    assert main(["show", "private"]) == 0
+    assert "[algorithm.private]" in (shown := capsys.readouterr().out)
+    assert "clip" in shown
+    assert "participation" not in shown
+    assert main(["show", "fedper"]) == 0
+    assert "fedfi show private, encrypted" in capsys.readouterr().out
