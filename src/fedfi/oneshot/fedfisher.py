@@ -15,7 +15,7 @@ takes steps of equal length there, too.
 The Fisher information is an expectation over the model's labels, as in the paper and the program, at a backward pass a
 class; `fisher = "observed"` takes one in all. That is no small matter: on what a client has learnt, the observed
 labels' factors are smaller than the model's by the probability of an error, so that where clients are sure the
-quadratic is flat, and its minimum is below the plain mean.
+quadratic is flat, and its minimum can be worse than the plain mean.
 
 Deviations: parameters without factors (norms, embeddings) stay at the mean. The 0.01 stands under the root for
 diagonals as well. Without server examples the last iterate is taken, with them the start is a candidate, too. Factors
