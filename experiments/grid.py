@@ -12,6 +12,10 @@ scale, `[axis.AXIS.VALUE.scale.NAME]`. Keys of `algorithm` outside the methods a
 `shown` names the columns of the table: what each is called, and the number. Runs that are there already, with the same
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
+With `shared = true` clients' first local training is done once for all methods of a setting and seed, and kept in
+`runs/trained`, for other grids, too; one run of each setting goes first. With `predictions = true` what a run's model
+says of the test examples is kept (see predictions.py), and tables have the accuracy of its worst class and its
+agreement with clients' models, which are those of the method `ensemble`.
 With a single rate there is nothing to tune. Else tuning takes a method's rate by the accuracy of its global model on
 the server's validation examples after `tuning_rounds` of the first seed, for each value of the first axis, at the first
 value of the others.
@@ -29,11 +33,12 @@ import statistics
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import predictions
 from fedfi import FederatedData, RatingsData, Task
 from fedfi.composing import choose
 from fedfi.experiment import Experiment, from_dict
@@ -53,7 +58,15 @@ KEPT = (
     "packets/",
     "ciphertexts/",
     "privacy/",
+    "merge/",
+    "objective/",
+    "permuted",
+    "weight/",
+    "units/",
+    "tune/",
 )
+TRAINED = Path("runs/trained")  # found by what training depends on, so that grids may share it
+SAID = {"worst class": "worst_class", "agreement, highest": "agreement_largest", "agreement, mean": "agreement_mean"}
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
 
@@ -81,6 +94,7 @@ class Grid:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
         self.named, self.scale = scale, dict(scales[scale])
         self.tuning_rounds = self.scale.pop("tuning_rounds", None)
+        self.shared, self.predictions = self.tables.get("shared", False), self.tables.get("predictions", False)
         self.shown: dict[str, str] = self.tables.get("shown", SHOWN)
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
@@ -191,14 +205,26 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
-def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
+@dataclass(frozen=True)
+class Job:
+    """A cell's run: where it goes, what is said of it, where client models are shared, whether predictions are kept."""
+
+    name: str
+    tables: dict[str, Any]
+    path: Path
+    shown: dict[str, str]
+    shared: Path | None
+    predictions: bool
+
+
+def done(job: Job) -> str:
     """Runs a cell and writes its file, whole or not at all."""
-    name, tables, path, shown = job
-    experiment = from_dict(tables, source=name)
-    settings = experiment.settings
+    experiment = from_dict(job.tables, source=job.name)
+    settings, algorithm = experiment.settings, experiment.algorithm()
+    task = replace(task_of(experiment, job.tables), shared=job.shared)
     result = run(
-        experiment.algorithm(),
-        task_of(experiment, tables),
+        algorithm,
+        task,
         rounds=settings.rounds,
         seed=settings.seed,
         evaluate=settings.evaluate,
@@ -206,21 +232,23 @@ def done(job: tuple[str, dict[str, Any], Path, dict[str, str]]) -> str:
     curves: dict[str, list[list[float]]] = {}
     for line in result.metrics:
         for key, value in line.items():
-            if key.startswith(KEPT) and not key.endswith("examples"):
+            if key.startswith(KEPT) and not key.endswith("examples") and not isinstance(value, str):
                 curves.setdefault(key, []).append([line["round"], round(value, 6)])
     content = {
-        "settings": tables,
+        "settings": job.tables,
         "failures": len(result.failures),
         "bytes_down": sum(line["bytes/down"] for line in result.metrics),
         "bytes_up": sum(line["bytes/up"] for line in result.metrics),
         "seconds": round(sum(line["seconds"] for line in result.metrics), 1),
         "curves": curves,
     }
-    aside = path.with_suffix(".part")
+    if job.predictions:
+        predictions.keep(job.path.with_suffix(".npz"), algorithm, task, result)
+    aside = job.path.with_suffix(".part")
     aside.write_text(json.dumps(content) + "\n")
-    aside.replace(path)
-    said = ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in shown.items() if v in curves)
-    return f"{name}: {said} ({content['seconds']:.0f} s)"
+    aside.replace(job.path)
+    said = ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in job.shown.items() if v in curves)
+    return f"{job.name}: {said} ({content['seconds']:.0f} s)"
 
 
 def rates_of(grid: Grid, out: Path) -> Callable[[Cell], float | None]:
@@ -243,31 +271,40 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
     """Runs what is missing."""
     tuned = rates_of(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    jobs = []
+    first, rest, begun = list[Job](), list[Job](), set[tuple[Any, ...]]()
     for cell in grid.cells(only):
         rate = tuned(cell)
         if rate is None:
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            jobs.append((cell.name, tables, path, grid.shown))
-    print(f"{len(jobs)} runs", flush=True)
+            job = Job(cell.name, tables, path, grid.shown, TRAINED if grid.shared else None, grid.predictions)
+            (rest if not grid.shared or (cell.values, cell.seed) in begun else first).append(job)
+            begun.add((cell.values, cell.seed))
+    print(f"{len(first) + len(rest)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        for said in pool.map(done, jobs):
+        for said in pool.map(done, [*first, *rest]):
             print(said, flush=True)
+
+
+def said_by(grid: Grid, out: Path, method: str, values: tuple[str, ...], seed: int) -> dict[str, Any]:
+    """What predictions of a run come to."""
+    paths = [out / "runs" / f"{Cell(name, values, seed).name}.npz" for name in (method, "ensemble")]
+    return predictions.figures(*paths) if grid.predictions else {}
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
     """A Markdown table a setting: mean and sample sd over seeds of means of last evaluations; accuracies in %."""
     lines = []
     tuned = rates_of(grid, out)
+    columns = [*grid.shown, *(SAID if grid.predictions else ())]
     for values in itertools.product(*grid.axes.values()):
         lines += [
             f"### {', '.join(values)}" if values else "",
             "",
-            "| method | rate | seeds | " + " | ".join(grid.shown) + " | MB down / up | s |",
+            "| method | rate | seeds | " + " | ".join(columns) + " | MB down / up | s |",
         ]
-        lines += ["|---" * (len(grid.shown) + 5) + "|"]
+        lines += ["|---" * (len(columns) + 5) + "|"]
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
@@ -278,10 +315,14 @@ def table(grid: Grid, out: Path, last: int) -> str:
             cells = []
             for key in grid.shown.values():
                 runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
-                percent = 100 if "accuracy" in key else 1
+                percent = 100 if "accuracy" in key or key == "permuted" else 1
                 means = [percent * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
+            for key in SAID.values() if grid.predictions else ():
+                said = [said_by(grid, out, method, named, seed) for seed in grid.tables["seeds"]]
+                shares = [100 * row[key] for row in said if key in row]
+                cells.append(f"{statistics.mean(shares):.1f}" if shares else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
             rate, seconds = tuned(Cell(method, named, 0)) or "", statistics.mean(f["seconds"] for f in found)
             traffic = f"{down:.1f} / {up:.1f} | {seconds:.0f}"
@@ -307,6 +348,7 @@ def collect(grid: Grid, out: Path, last: int) -> None:
                 "learning_rate": found["settings"]["train"]["learning_rate"],
                 **{key: found[key] for key in ("failures", "bytes_down", "bytes_up", "seconds")},
                 **{key: round(statistics.mean(v for _, v in c[-last:]), 5) for key, c in found["curves"].items()},
+                **said_by(grid, out, cell.method, cell.values, cell.seed),
             }
         )
         for key, points in found["curves"].items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
@@ -67,3 +69,10 @@ def small(clients: int = 6, model=network, **recipe: object) -> Task:
     data = federation(inputs, targets, holders, tests)
     recipe = {"learning_rate": 0.1, "batch_size": 4, "epochs": 1} | recipe
     return Task(model=model, data=data, training=Training(**recipe))
+
+
+def with_validation(task: Task, examples: int = 12) -> Task:
+    """The same task whose server holds copies of the first test examples."""
+    test = task.examples.test
+    held = dataclasses.replace(test.dataset, inputs=test.dataset.inputs.clone()).examples(test.indices[:examples])
+    return dataclasses.replace(task, data=dataclasses.replace(task.examples, validation=held))

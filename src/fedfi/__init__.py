@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fedfi.federation.training import Trained, train_locally
     from fedfi.federation.workbench import Workbench, fresh_workbench
     from fedfi.models import InputSpec, build
+    from fedfi.oneshot.fedfiot import FedFiOT
     from fedfi.personal.encrypted import Encrypted
     from fedfi.personal.fedfihe import FedFIHE
     from fedfi.personal.private import Private
@@ -63,6 +64,7 @@ _HOMES = {
     "FedAvg": "averaging.fedavg",
     "FedFIHE": "personal.fedfihe",
     "FedFIbOS": "submodel.fedfibos",
+    "FedFiOT": "oneshot.fedfiot",
     "FedProx": "averaging.fedprox",
     "FedRKG": "recsys.fedrkg",
     "FederatedData": "data",
@@ -114,6 +116,7 @@ __all__ = [
     "FedAvg",
     "FedFIHE",
     "FedFIbOS",
+    "FedFiOT",
     "FedProx",
     "FedRKG",
     "FederatedData",

@@ -268,6 +268,12 @@ _ENTRIES = {
         "Models permuted into one basin by matching weights, then their mean",
         "Ainsworth, Hayase, Srinivasa, ICLR 2023, arXiv:2209.04836",
     ),
+    "average": Entry(
+        "fedfi.oneshot.average:Average",
+        "oneshot",
+        "The plain mean of the clients' models: FedAvg as a merge, with a merge's options",
+        "McMahan et al., AISTATS 2017, arXiv:1602.05629",
+    ),
     "ensemble": Entry(
         "fedfi.oneshot.ensemble:Ensemble",
         "oneshot",

@@ -156,3 +156,35 @@ def test_summary_by_hand() -> None:
     assert summary == {"a": {"mean": 2.0, "sd": 1.0, "n": 3}, "b": {"mean": 4.0, "sd": None, "n": 1}}
     shown = markdown({"m": summarise([{"global/accuracy": 0.5}, {"global/accuracy": 0.7}])}, {"m": 2})
     assert "0.6000 ± 0.1414" in shown
+
+
+def test_merges_share_what_clients_trained_and_measured(file: Path, fedfi, monkeypatch) -> None:
+    """Each client trains once for both methods, and its Fisher information is measured once; no bit differs."""
+    from fedfi.federation import training
+    from fedfi.oneshot import method
+
+    log = Path("calls.txt").absolute()
+
+    def counted(name, function):
+        def call(*arguments, **options):
+            with log.open("a") as lines:
+                lines.write(f"{name}\n")
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(training, "_train", counted("train", training._train))
+    monkeypatch.setattr(method, "measure", counted("measure", method.measure))
+    file.write_text(file.read_text().partition("[algorithm]")[0] + '[algorithm]\nname = "fedfiot"\n')
+    arguments = ["--set", "rounds=1", "--set", "data.clients=3"]
+    methods = "fedfiot,published=fedfiot:as-published,average"
+    code, _, err = fedfi("compare", file, "--algorithms", methods, "--out", "c", "--workers", "1", *arguments)
+    assert code == 0, err
+    calls = log.read_text().split()
+    assert (calls.count("train"), calls.count("measure")) == (3, 3)
+    assert not Path("c/.trained").exists()
+    code, _, err = fedfi("compare", file, "--algorithms", "average", "--out", "alone", *arguments)
+    assert code == 0, err
+    names = [Path(d) / "average/seed-0/model.safetensors" for d in ("c", "alone")]
+    one, other = (tensors_from_file(name) for name in names)
+    assert all(one[name].equal(other[name]) for name in one)

@@ -74,6 +74,39 @@ def test_every_method_merges_files(fedfi, parties, method):
     assert f"merged by {method}" in printed
 
 
+def test_otfusion_merges_networks_of_other_widths(fedfi, parties):
+    """The network of the party with most examples is what comes out; others refuse, naming both files."""
+    tensors_to_file(parties / "w0.safetensors", build("mlp", SPEC, {"hidden": (9,)}).state_dict())
+    code, _, err = upload(fedfi, parties, 0, "--set", "model.hidden=[9]", method="otfusion")
+    assert code == 0, err
+    code, _, err = upload(fedfi, parties, 1, method="otfusion")
+    assert code == 0, err
+    files, out = [str(parties / f"u{i}.safetensors") for i in range(2)], parties / "m.safetensors"
+    more = ["--validate", str(parties / "v.npz"), "--json"]
+    code, printed, err = fedfi("merge", *files, "--method", "otfusion", "-o", str(out), *more)
+    assert code == 0, err
+    assert 0 <= json.loads(printed)["score"] <= 1
+    build("mlp", SPEC, {"hidden": (6,)}).load_state_dict(tensors_from_file(out))
+    code, _, err = fedfi("merge", *files, "-o", str(out), "--method", "rebasin")
+    assert code == 2
+    assert "u0.safetensors" in err
+    assert "differ in options" in err
+
+
+def test_options_of_every_merge_from_files(fedfi, parties):
+    files = uploads(fedfi, parties, "--set", "class_prior=1", method="average")
+    arguments = ["merge", *files, "--method", "average", "-o", str(parties / "m.safetensors"), "--json"]
+    options = [x for o in ("class_prior=1", "rescale=true", "tune_weights=1", 'distil="server"', "distil_steps=2")
+               for x in ("--set", o)]  # fmt: skip
+    code, printed, err = fedfi(*arguments, *options, "--validate", str(parties / "v.npz"))
+    assert code == 0, err
+    assert "tune/score" in json.loads(printed)["merge"]
+    bare = uploads(fedfi, parties, method="average")
+    code, _, err = fedfi("merge", *bare, *arguments[3:], "--set", "class_prior=1")
+    assert code == 2
+    assert "'average' needs classes" in err
+
+
 def test_task_vectors_need_a_base(fedfi, parties):
     files = uploads(fedfi, parties, method="ties")
     arguments = ["merge", *files, "--method", "ties", "-o", str(parties / "m.safetensors")]

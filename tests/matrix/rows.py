@@ -14,6 +14,7 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.averaging.fedprox import FedProx
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.task import Task
+from fedfi.oneshot.average import Average
 from fedfi.oneshot.bestclient import BestClient
 from fedfi.oneshot.dense import DENSE
 from fedfi.oneshot.ensemble import Ensemble
@@ -289,7 +290,7 @@ ROWS: dict[str, Row] = {
     # G = x^2 = 1 and 4: (1/2 - 4) / 5
     "regmean": Row(RegMean(**HALF), first_round=[-0.7, 0.7], by_hand=RegMean(**EXACT)),
     "fedfisher": Row(FedFisher(**HALF, steps=6)),
-    "fedfisher-diagonal": Row(FedFisher(**HALF, steps=6, curvature="diagonal")),
+    "fedfisher-diagonal": Row(FedFisher(**HALF, steps=6, curvature="diagonal", fisher="observed")),
     # one of two coordinates is kept, the first: (1/2, 0) and (-1, 0); the sum is negative, so c1's alone
     "ties": Row(TIES(**HALF), first_round=[-1.0, 0.0], by_hand=TIES(**EXACT)),
     "task-arithmetic": Row(
@@ -300,10 +301,18 @@ ROWS: dict[str, Row] = {
     ),
     # both hold one example, so the first
     "best-client": Row(BestClient(**HALF), first_round=[0.5, -0.5], by_hand=BestClient(**EXACT)),
+    "average": Row(Average(**HALF), first_round=[-0.25, 0.25], by_hand=Average(**EXACT)),
+    "average-improved": Row(
+        Average(**HALF, class_prior=0.5, tune_weights=1, rescale=True, distil="server", distil_steps=3),
+        task=lambda: tiny.with_validation(tiny.small()),
+    ),
+    "fedfiot-distilled": Row(FedFiOT(**HALF, class_prior=1.0, distil="generated", distil_steps=1)),
     "ensemble": Row(Ensemble(**HALF)),
     "dense": Row(DENSE(**HALF, stages=1, noise=3, batch=8, generator_steps=2, steps=3)),
     "fedbens": Row(FedBEns(**HALF, models=2, steps=4)),
-    "fedbens-diag-full": Row(FedBEns(**HALF, models=2, steps=4, curvature="diag-full", upload_bits=16)),
+    "fedbens-diag-full": Row(
+        FedBEns(**HALF, models=2, steps=4, curvature="diag-full", fisher="observed", upload_bits=16)
+    ),
     # a row of the last layer is weighted by who has the class: 1.001 of 1.002 (each count plus a thousandth)
     "pfnm": Row(
         PFNM(**HALF, grow=False),

@@ -145,6 +145,21 @@ def test_kronecker_factors_are_means_over_examples_and_positions():
     torch.testing.assert_close(found.outputs, torch.einsum("bit,bjt->ij", slopes, slopes) / (4 * 64))
 
 
+def test_factors_of_the_models_labels_weigh_classes_by_their_probability():
+    """G = mean_b sum_y p(y|x_b) g_by g_by^T, with the slope of log p(y|x) by the logits: onehot(y) - p."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x = torch.randn(6, 4).double()
+    found = kronecker_factors(model, [(x[:4], torch.zeros(4)), (x[4:], torch.zeros(2))], None)
+    with torch.no_grad():
+        p = model(x).softmax(1)
+    slopes = torch.eye(3).double() - p[:, None]  # [b, y, class]
+    torch.testing.assert_close(found["2"].outputs, torch.einsum("by,byi,byj->ij", p, slopes, slopes) / 6)
+    observed = kronecker_factors(model, [(x, torch.zeros(6).long())], loss)
+    for name in ("0", "2"):
+        torch.testing.assert_close(found[name].inputs, observed[name].inputs)
+
+
 def test_gram_matrices():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -196,6 +197,31 @@ class TestMethod:
         assert merged.metrics["merge/fallback"] == 1
         for key, value in uploads[0].model.items():
             torch.testing.assert_close(merged.model[key], value)
+
+    def test_candidates_are_judged_as_they_would_be_returned(self):
+        """With the published fallback every candidate's score is that of its identity merge, where that is returned."""
+        models = [cases.network("cnn", seed) for seed in range(3)]
+        where = cases.server(cases.spec_of("cnn"), lambda: cases.network("cnn"), 24)
+        uploads = cases.uploads(models, {"fisher": [cases.fisher_of(m, i) for i, m in enumerate(models)]})
+        worse = []
+        for rho in (0.1, 1.0):
+            method = FedFiOT(fallback="objective", rho=(rho,), order="blocks", iterations=1, alignment="identity")
+            merged = method.merged(uploads, cases.context(where))
+            worse.append(merged.metrics["merge/fallback"])
+            assert merged.metrics["merge/score"] == where.score(merged.model)
+        assert worse == [1, 1]
+        for fallback in ("objective", "validation", "none"):
+            merged = FedFiOT(fallback=fallback, rho=(0.1, 1.0)).merged(uploads, cases.context(where))
+            assert merged.metrics["merge/score"] == where.score(merged.model)
+
+    def test_batch_norms_are_judged_as_they_will_be_deployed(self):
+        """The score of a model is that after its statistics are measured anew, whatever statistics it comes with."""
+        name = "resnet18, batch norm"
+        where = cases.server(cases.spec_of(name), lambda: cases.network(name), 40)
+        settling = dataclasses.replace(where, settles=True)
+        tree = cases.tree_of(cases.network(name))
+        spoilt = {n: t * 0 + 5 if n.endswith("running_var") else t for n, t in tree.items()}
+        assert settling.score(spoilt) == settling.score(tree) == where.score(where.settled(tree))
 
     @pytest.mark.parametrize("change", [{"alignment": "euclidean"}, {"aggregation": "mean"}, {"order": "blocks"}])
     def test_ablations_align_copies_too(self, change):

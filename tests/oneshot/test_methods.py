@@ -10,6 +10,7 @@ from tests import tiny
 from tests.oneshot import cases
 from torch import nn
 
+from fedfi.channels import discover
 from fedfi.errors import InputError
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import Packet
@@ -19,6 +20,7 @@ from fedfi.federation.workbench import Benches
 from fedfi.models import build
 from fedfi.numerics.kfac import Factors, kronecker_factors
 from fedfi.numerics.nonparametric import match_units
+from fedfi.oneshot.average import Average
 from fedfi.oneshot.bestclient import BestClient
 from fedfi.oneshot.dense import DENSE
 from fedfi.oneshot.ensemble import Ensemble
@@ -28,7 +30,7 @@ from fedfi.oneshot.fedfisher import FedFisher, descend, quadratic_slope
 from fedfi.oneshot.fedma import FedMA
 from fedfi.oneshot.fishermerge import FisherMerge
 from fedfi.oneshot.growing import Process, cut, grow, widened
-from fedfi.oneshot.laplace import Component, log_posterior_slope
+from fedfi.oneshot.laplace import NEEDS, Component, log_posterior_slope
 from fedfi.oneshot.otfusion import OTFusion, transported
 from fedfi.oneshot.pfnm import PFNM
 from fedfi.oneshot.rebasin import GitReBasin, merge_many
@@ -48,8 +50,11 @@ METHODS = [
     FisherMerge(),
     FisherMerge(fisher="observed"),
     RegMean(),
+    Average(),
     FedFisher(steps=3, check_every=1),
+    FedFisher(steps=3, check_every=1, fisher="observed"),
     FedFisher(steps=3, check_every=1, curvature="diagonal"),
+    FedFisher(steps=3, check_every=1, curvature="diagonal", fisher="observed"),
     TIES(keep=1.0, scale=(1.0,)),
     TaskArithmetic(scale=(1.0,)),
     BestClient(),
@@ -132,6 +137,73 @@ def test_sinkhorn_plans_mix_units():
         torch.testing.assert_close(back[key], value, rtol=1e-3, atol=1e-3)
 
 
+def doubled(tree, wired, other, places):
+    """A network whose units are those of another at `places` of each group, readers sharing what is there twice."""
+    found = {n: t.double() for n, t in tree.items()}
+    for mine, theirs in zip(wired.groups, other.groups, strict=True):
+        index = places[mine.name]
+        assert len(index) == theirs.units
+        counts = torch.bincount(index, minlength=mine.units).double()
+        for m in mine.members:
+            tensor = found[m.name].movedim(m.axis, 0)
+            parts = tensor.reshape(mine.units, m.positions.shape[1], *tensor.shape[1:])
+            if m.role == "in":
+                parts = parts / counts.view(-1, *[1] * (parts.ndim - 1))
+            found[m.name] = parts[index].flatten(0, 1).movedim(0, m.axis)
+    return {n: t.float() for n, t in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "small", "large"),
+    [
+        ("mlp", cases.SMALL, {"hidden": (4, 3)}, {"hidden": (8, 6)}),
+        ("cnn", cases.IMAGES, {"width": 0.125, "bias": True}, {"width": 0.25, "bias": True}),
+    ],
+    ids=["mlp", "cnn"],
+)
+@pytest.mark.parametrize("regularization", [None, 1e-3], ids=["exact", "sinkhorn"])
+def test_a_network_of_other_widths_is_carried_with_its_function(kind, spec, small, large, regularization):
+    """Twice as many units, each there twice and in any order: carried to the small network it is that network."""
+    torch.manual_seed(0)
+    model, wide = build(kind, spec, small), build(kind, spec, large)
+    wired, other = discover(model.eval(), spec.example()), discover(wide.eval(), spec.example())
+    tree, rng = cases.tree_of(model), torch.Generator().manual_seed(1)
+    places = {
+        g.name: torch.arange(g.units).repeat_interleave(h.units)[:: g.units][torch.randperm(h.units, generator=rng)]
+        for g, h in zip(wired.groups, other.groups, strict=True)
+    }
+    assert all(torch.bincount(p).unique().numel() == 1 for p in places.values())
+    twice = doubled(tree, wired, other, places)
+    torch.testing.assert_close(cases.outputs(wide, twice, spec), cases.outputs(model, tree, spec))
+    back, _ = transported(twice, tree, list(tree), wired, own=other, regularization=regularization)
+    torch.testing.assert_close(cases.outputs(model, back, spec), cases.outputs(model, tree, spec), rtol=1e-3, atol=1e-3)
+    if regularization is None:  # and from the small one to the large: every unit goes to both of its places
+        there, _ = transported(tree, twice, list(tree), other, own=wired)
+        for key, value in twice.items():
+            torch.testing.assert_close(there[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_networks_that_differ_in_more_than_widths_are_refused():
+    one, other = cases.network("cnn"), cases.network("cnn with biases")
+    with pytest.raises(InputError, match=r"differ in more than the widths of their channel groups"):
+        transported(
+            cases.tree_of(other),
+            cases.tree_of(one),
+            cases.names_of(one),
+            cases.wiring("cnn"),
+            own=cases.wiring("cnn with biases"),
+        )
+
+
+def test_best_client_keeps_its_own_statistics():
+    name = "resnet18, batch norm"
+    where = server(12, name)
+    uploads = cases.uploads([cases.network(name, i) for i in range(2)])
+    merged = BestClient().merged(uploads, cases.context(where))
+    chosen = next(u for u in uploads if u.party == merged.metrics["merge/client"])
+    assert all(torch.equal(merged.model[n], t) for n, t in chosen.model.items())
+
+
 def test_activations_need_examples():
     uploads = cases.uploads([cases.network(NAME)] * 2)
     with pytest.raises(InputError, match=r"needs the server's examples"):
@@ -197,6 +269,18 @@ class TestFedFisher:
         found = quadratic_slope(models, factors, party, "kfac")({"weight": w["weight"].detach()})
         torch.testing.assert_close(found["weight"], w["weight"].grad)
 
+    def test_the_models_labels_see_what_the_observed_ones_do_not(self):
+        """Where the observed class has probability p, its slope is (1 - p): G is (1 - p)^2 and not p (1 - p)."""
+        model = nn.Linear(1, 2, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[6.0], [0.0]]))
+        batch = [(torch.ones(4, 1), torch.zeros(4).long())]
+        p = float(torch.tensor(6.0).sigmoid())
+        observed, exact = (float(kronecker_factors(model, batch, f)[""].outputs[0, 0]) for f in (cross_entropy, None))
+        assert observed == pytest.approx((1 - p) ** 2, rel=1e-4)
+        assert exact == pytest.approx(p * (1 - p), rel=1e-4)
+        assert FedFisher().needs() == ("exact-kfac",)
+
     def test_diagonal_optimum_is_the_fisher_mean(self):
         models = [{"w": torch.tensor([0.0, 4.0])}, {"w": torch.tensor([2.0, 0.0])}]
         fishers = [{"w": torch.tensor([3.0, 1.0])}, {"w": torch.tensor([1.0, 1.0])}]
@@ -239,7 +323,7 @@ class TestFedBEns:
                 full = {"2": (j := torch.randn(12, 12).double()) @ j.T}
                 tree = {n: p.detach().clone() for n, p in model.named_parameters()}
                 upload = Upload("p", tree, tuple(tree), 3, {"kfac": factors, "fisher": fisher, "last": full})
-                mixture.append(Component.of(upload, curvature, 0.5, 0.2))
+                mixture.append(Component.of(upload, curvature, NEEDS["observed"][curvature], 0.5, 0.2))
             mixtures.append(mixture)
         w = {n: p.detach().clone() for n, p in model.named_parameters()}
         value, slope = log_posterior_slope(mixtures, w)
@@ -384,6 +468,6 @@ def test_methods_have_names():
 
     names = "fedfiot otfusion wbfusion pfnm fedma fishermerge regmean fedfisher dense fedbens ties task-arithmetic"
     found = [n for n, e in registry.entries().items() if e.family == "oneshot"]
-    assert found == [*names.split(), "rebasin", "ensemble", "best-client"]
+    assert found == [*names.split(), "rebasin", "average", "ensemble", "best-client"]
     assert all(registry.algorithm(n)() is not None for n in found)
-    assert len(set(itertools.chain(found))) == 15
+    assert len(set(itertools.chain(found))) == 16

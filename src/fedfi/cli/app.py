@@ -248,7 +248,8 @@ def fisher(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="UPLOAD.safetensors", help="The upload.")],
     method: Annotated[str, typer.Option("--for", metavar="METHOD", help="What it will be merged by.")] = "fedfiot",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE or data.KEY=VALUE.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE, data.KEY=VALUE, or KEY=VALUE of METHOD."),
     ] = None,
     party: Annotated[str | None, typer.Option(help="Whose it is; by default the upload's name.")] = None,
     classes: _Classes = None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fedfi import registry
 from fedfi.cli.executing import execute
 from fedfi.cli.exits import stoppable
 from fedfi.cli.parallel import Work, in_processes
@@ -24,6 +26,7 @@ from fedfi.progress import loading, progress
 from fedfi.report.reading import read_run
 from fedfi.validation import flat, shown
 
+_TRAINED = ".trained"  # labels do not begin with a dot
 State = Literal["new", "begun", "finished"]
 _UNSTARTED = {
     ".lock",
@@ -90,13 +93,15 @@ def _compare(
             kept = len(planned) - len(missing)
             print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
         with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
-            for number, kind, content in in_processes(_works(missing, quiet), workers):
+            for number, kind, content in in_processes(_works(missing, quiet, _place(chosen, out)), workers):
                 if kind == "failed":
                     failed[missing[number].directory] = content
                     print(f"{missing[number].directory}: {content}", file=sys.stderr)
                 else:
                     p = missing[number]
                     observe({"text": f"{p.label} seed {p.seed}: {content}"})
+    if not failed:
+        shutil.rmtree(out / _TRAINED, ignore_errors=True)
     table = _write(base, chosen, planned, failed, out, last)
     if not quiet and sys.stdout.isatty():
         print_table(out / "results.json")
@@ -154,7 +159,15 @@ def _check_same(directory: Path, before: Mapping[str, Any], now: Mapping[str, An
             raise InputError(f"{directory}: holds a run with {values[0]}, now it is {values[1]}; choose another --out")
 
 
-def _works(planned: list[Planned], quiet: bool) -> Iterator[Work]:
+def _place(chosen: Mapping[str, Experiment], out: Path) -> Path | None:
+    """Where clients' first training is kept for the other runs, if several methods merge what came of it."""
+    names = [str(experiment.settings.algorithm["name"]) for experiment in chosen.values()]
+    known = registry.entries()
+    merging = [name for name in names if name in known and known[name].family == "oneshot"]
+    return out / _TRAINED if len(merging) > 1 else None
+
+
+def _works(planned: list[Planned], quiet: bool, shared: Path | None) -> Iterator[Work]:
     """The work of each run; data are loaded once, divided once a seed, and shared by its runs."""
     loaded, data, seed = None, None, None
     for p in planned:
@@ -163,7 +176,7 @@ def _works(planned: list[Planned], quiet: bool) -> Iterator[Work]:
             loaded = p.experiment.load()
         if p.seed != seed:
             data, seed = p.experiment.federate(loaded), p.seed
-        task = p.experiment.task(data)
+        task = replace(p.experiment.task(data), shared=shared)
 
         def work(tell: Any, p: Planned = p, task: Any = task) -> None:
             if p.state == "begun":
@@ -177,8 +190,6 @@ def _works(planned: list[Planned], quiet: bool) -> Iterator[Work]:
 
 def _clear(directory: Path) -> None:
     """Removes what a run that ended before its first checkpoint has left."""
-    import shutil
-
     for path in directory.iterdir() if directory.is_dir() else ():
         if path.name in _UNSTARTED:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -39,7 +39,7 @@ def fisher(
         data: What it was trained on, as in an experiment's ``data.name``.
         out: The upload.
         method: What it is for.
-        settings: ``model.KEY=VALUE`` and ``data.KEY=VALUE``.
+        settings: ``model.KEY=VALUE``, ``data.KEY=VALUE``, and ``KEY=VALUE`` of the method, where it measures more.
         party: Whose it is; by default the name of `out`.
         classes: All labels in the model's order, by commas, or their number.
         bits: 16 or 32.
@@ -50,7 +50,7 @@ def fisher(
 
     if bits not in (16, 32):
         raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
-    tables = _tables(settings, ("model", "data"))
+    tables = _tables(settings, ("model", "data", ""))
     examples = examples_of(data, tables["data"], classes)
     network = Network(model, tables["model"], examples.dataset.spec)
     packet = write_upload(
@@ -59,7 +59,7 @@ def fisher(
         read_weights(weights),
         examples,
         method,
-        _method(method, {}).needs(),
+        _method(method, tables[""]).measures(),
         party=party or out.stem,
         bits=16 if bits == 16 else 32,
         limit=limit,
@@ -98,14 +98,14 @@ def merge(
     """
     from fedfi.federation.checkpoint import tensors_to_file
     from fedfi.federation.workbench import deployable
-    from fedfi.oneshot.files import check_together, load_weights, merge_files, read_upload
+    from fedfi.oneshot.files import check_together, lead_of, load_weights, merge_files, read_upload
 
     tables = _tables(settings, ("data", ""))
     name, _, preset = method.partition(":")
     chosen = _method(name, tables[""], preset or None)
     files = [read_upload(path, model) for path in uploads]
-    check_together(files, name, chosen.needs())
-    network = files[0].network
+    check_together(files, name, chosen.measures(), widths=chosen.takes_widths)
+    network = lead_of(files)
     examples = None
     if validate_on is not None:
         examples = examples_of(validate_on, tables["data"], classes or str(network.spec.classes))
@@ -204,10 +204,11 @@ def _show(report: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    columns = list(report["parties"][0])
+    columns = list(dict.fromkeys(key for party in report["parties"] for key in party))
     table = Table(*columns, box=None, pad_edge=False)
     for party in report["parties"]:
-        table.add_row(*(f"{party[c]:.4g}" if isinstance(party[c], float) else str(party[c]) for c in columns))
+        cells = [party.get(c, "") for c in columns]
+        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
     console.print(table)
     for name, value in report["merge"].items():
         if not name.startswith("distance/"):

@@ -2,12 +2,14 @@
 
 Methods that are compared on the same seed start from the same model on the same data. Where a method trains plainly
 in its first round, as every one-shot method does, the trained model is the same for all of them, and is trained once.
+What is measured of it (`place_of` with a purpose) is kept in the same way.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,11 +34,15 @@ class Trained:
     examples: int
 
 
-def place_of(client: Client) -> Path | None:
+def place_of(client: Client, purpose: Sequence[str | int | None] = ()) -> Path | None:
     """Where the client's trained model is or will be; None if it is not shared.
 
     The name is a digest of everything that plain training depends on: the model before it, with its hooks, flags and
     functions, the client's examples, the recipe, the loss, and the keys of its random draws.
+
+    Args:
+        client: Whose.
+        purpose: What else is made of the model that the workbench holds, with what settings; nothing: training.
     """
     loss = _name_of(client.task.loss)
     if client.task.shared is None or client.round > 0 or loss is None:
@@ -52,6 +58,7 @@ def place_of(client: Client) -> Path | None:
         "augment": list(data.augment),
         "keys": [client.seed, client.round, client.id],
         "module": [architecture, client.workbench.layout.names],
+        **({"purpose": list(purpose)} if purpose else {}),
     }
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     statistics = {n: t for n in ("mean", "std", "fill") if (t := getattr(data, n)) is not None}

@@ -5,11 +5,12 @@ Shape convention: a layer's weight is the matrix `[out, in]`, with the bias as a
 
     F ~ G (x) A,   A = mean_b sum_t a_bt a_bt^T,   G = mean_b 1/T sum_t g_bt g_bt^T
 
+(for labels from the model G is also the mean over them)
 with inputs a and slopes g (Martens, Grosse, ICML 2015; Grosse, Martens, ICML 2016 for convolutions). F acts on a
 matrix M as G M A. For one example and one position the approximation is exact.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfi.numerics.diagonal import is_plain, unfolded
-from fedfi.numerics.gradients import Loss
-from fedfi.numerics.tape import Record, record, used_once
+from fedfi.numerics.gradients import Loss, require_separable
+from fedfi.numerics.tape import Record, record, record_labels, used_once
 
 __all__ = ["Factors", "full_fisher", "gram_matrices", "kronecker_factors", "matrix_layers", "root"]
 
@@ -49,40 +50,47 @@ def matrix_layers(model: nn.Module) -> list[str]:
     return [name for name, layer in model.named_modules() if _is_matrix(layer)]
 
 
-def kronecker_factors(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss) -> dict[str, Factors]:
-    """The factors of every layer of `matrix_layers` that one pass calls once, with observed labels.
+def kronecker_factors(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss | None
+) -> dict[str, Factors]:
+    """The factors of every layer of `matrix_layers` that one pass calls once.
 
     Args:
         model: Left as found; it must not mix examples in the mode it is in.
         batches: Pairs of inputs `[B, ...]` and targets `[B, ...]`.
-        loss: Outputs and targets to the unreduced losses `[B]`.
+        loss: Outputs and targets to the unreduced losses `[B]`; None: labels from the model, in expectation, of a
+            model that returns logits `[B, C]`. That is one pass back a class.
 
     Raises:
         ValueError: For no batches, or what `tape.record` refuses.
     """
+    require_separable(model)
     sums: dict[str, list[Tensor]] = {}
     names: set[str] | None = None
     count = 0
     for inputs, targets in batches:
-        names = used_once(model, inputs, matrix_layers(model)) if names is None else names
-        for seen in record(model, inputs, targets, loss, names):
-            a, g = _rows(seen)
-            squares = [a.T @ a, g.T @ g / (len(g) / len(inputs))]
-            held = sums.get(seen.name)
-            sums[seen.name] = squares if held is None else [x + y for x, y in zip(held, squares, strict=True)]
+        names = used_once(model, inputs[:1], matrix_layers(model)) if names is None else names
+        for number, records in enumerate(_passes(model, inputs, targets, loss, names)):
+            for seen in records:
+                a, g = _rows(seen)
+                if seen.name not in sums:
+                    sums[seen.name] = [a.new_zeros(a.shape[1], a.shape[1]), g.new_zeros(g.shape[1], g.shape[1])]
+                if number == 0:  # inputs are the same in every pass
+                    sums[seen.name][0] += a.T @ a
+                sums[seen.name][1] += g.T @ g / (len(g) / len(inputs))
         count += len(inputs)
     if not count:
         raise ValueError("no batches were given; expected at least one")
     return {name: Factors(a / count, g / count) for name, (a, g) in sums.items()}
 
 
-def full_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss, layer: str) -> Tensor:
+def full_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss: Loss | None, layer: str) -> Tensor:
     """The mean over examples of the outer product of the gradient of a layer's matrix, flattened row by row.
 
     Args:
         model: As for `kronecker_factors`.
         batches: Pairs of inputs `[B, ...]` and targets `[B, ...]`.
-        loss: Outputs and targets to the unreduced losses `[B]`.
+        loss: As for `kronecker_factors`; None: labels from the model.
         layer: Name of one of `matrix_layers`, called once a pass.
 
     Returns:
@@ -94,16 +102,24 @@ def full_fisher(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss
     total: Tensor | None = None
     count = 0
     for inputs, targets in batches:
-        (seen,) = record(model, inputs, targets, loss, [layer])
-        a, g = _rows(seen)
-        size = len(inputs)
-        gradients = torch.einsum("bti,bto->boi", a.view(size, -1, a.shape[1]), g.view(size, -1, g.shape[1]))
-        flat = gradients.flatten(1)
-        total = flat.T @ flat if total is None else total + flat.T @ flat
-        count += size
+        for (seen,) in _passes(model, inputs, targets, loss, [layer]):
+            a, g = _rows(seen)
+            size = len(inputs)
+            gradients = torch.einsum("bti,bto->boi", a.view(size, -1, a.shape[1]), g.view(size, -1, g.shape[1]))
+            flat = gradients.flatten(1)
+            total = flat.T @ flat if total is None else total + flat.T @ flat
+        count += len(inputs)
     if total is None:
         raise ValueError("no batches were given; expected at least one")
     return total / count
+
+
+def _passes(
+    model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss | None, names: Collection[str]
+) -> Iterator[list[Record]]:
+    if loss is None:
+        return record_labels(model, inputs, names)
+    return iter([record(model, inputs, targets, loss, names)])
 
 
 def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tensor]:
@@ -128,7 +144,7 @@ def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tens
     names: set[str] | None = None
     layers = dict(model.named_modules())
     for inputs in batches:
-        names = used_once(model, inputs, linear) if names is None else names
+        names = used_once(model, inputs[:2], linear) if names is None else names
         hooks = [
             layers[n].register_forward_pre_hook(lambda _, arguments, n=n: note(n, arguments[0])) for n in sorted(names)
         ]

@@ -5,15 +5,16 @@ row b of a slope is the gradient of example b's loss alone, in a network whose e
 per-example gradients of a layer's parameters need: no gradient of a parameter is computed.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedfi.numerics.gradients import Loss, require_separable
 
-__all__ = ["Record", "record", "used_once"]
+__all__ = ["Record", "record", "record_each", "record_labels", "used_once"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,42 @@ def record(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, names:
     Raises:
         ValueError: For a layer that mixes examples, or a loss that is not one value an example.
     """
+    return next(record_each(model, inputs, lambda outputs: [loss(outputs, targets)], names))
+
+
+def record_labels(model: nn.Module, inputs: Tensor, names: Collection[str]) -> Iterator[list[Record]]:
+    """One record for each class y, of log p(y|x) times the root of p(y|x): squared, slopes have weight p(y|x).
+
+    Args:
+        model: As for `record`; it returns logits `[B, C]`.
+        inputs: `[B, ...]`.
+        names: As for `record`.
+
+    Raises:
+        ValueError: As `record`, or for outputs that are not `[B, C]`.
+    """
+
+    def weighted(logits: Any) -> Iterator[Tensor]:
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise ValueError("the exact Fisher information expects a model that returns logits [B, C]")
+        said = logits.log_softmax(1)
+        roots = (said.detach() / 2).exp()
+        return (said[:, label] * roots[:, label] for label in range(logits.shape[1]))
+
+    return record_each(model, inputs, weighted, names)
+
+
+def record_each(
+    model: nn.Module, inputs: Tensor, losses: Callable[[Any], Iterable[Tensor]], names: Collection[str]
+) -> Iterator[list[Record]]:
+    """One pass forward, and one back for each of several losses, as `record`.
+
+    Args:
+        model: As for `record`.
+        inputs: `[B, ...]`.
+        losses: Outputs to unreduced losses `[B]`, one or more.
+        names: As for `record`.
+    """
     require_separable(model)
     layers = dict(model.named_modules())
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -83,17 +120,25 @@ def record(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, names:
     ]
     try:
         with torch.enable_grad():
-            losses = loss(model(inputs), targets)
+            given = model(inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    if losses.shape != (len(inputs),):
-        raise ValueError(
-            f"the loss returned shape {list(losses.shape)}; expected one value an example, [{len(inputs)}]"
-        )
     outputs = [output for _, output in seen.values()]
-    slopes = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
-    return [
-        Record(name, layers[name], given, slope.detach())
-        for (name, (given, _)), slope in zip(seen.items(), slopes, strict=True)
-    ]
+    with torch.enable_grad():
+        pending = iter(losses(given))
+        values: Tensor | None = next(pending)
+        while values is not None:
+            following = next(pending, None)
+            if values.shape != (len(inputs),):
+                raise ValueError(
+                    f"the loss returned shape {list(values.shape)}; expected one value an example, [{len(inputs)}]"
+                )
+            slopes = torch.autograd.grad(
+                values.sum(), outputs, materialize_grads=True, retain_graph=following is not None
+            )
+            yield [
+                Record(name, layers[name], x, slope.detach())
+                for (name, (x, _)), slope in zip(seen.items(), slopes, strict=True)
+            ]
+            values = following

@@ -7,8 +7,9 @@ rounds every client goes on from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Annotated, final
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG
@@ -20,7 +21,11 @@ from fedfi.oneshot.uploads import Merged, Upload, largest
 @final
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class BestClient(OneShot):
-    """The client's model that is best on the server's examples."""
+    """The client's model that is best on the server's examples, as the client has it."""
+
+    reestimate: Annotated[
+        bool, Field(description="measure the chosen model's batch norm statistics on the server's examples")
+    ] = False
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

@@ -5,20 +5,23 @@
 | mixture of M Laplace approximations a client, Eq. 6 | `models` (M), `laplace.Component` |
 | Kron, Diag, Diag + Full last layer | `curvature = "kron" | "diag" | "diag-full"` |
 | product of the posteriors over K - 1 priors, Eq. 8 | `laplace.log_posterior_slope` |
-| temperature 0.1 | `temperature` |
+| temperature 0.1, prior variance 0.1 (github.com/jacopot96/FedBEns) | `temperature`, `prior_precision` |
 | M modes by Adam from the median of the models of one initialisation | `steps`, `learning_rate`, `median` |
 | validation, the best is kept (FedFiOT's comparison) | `check_every` |
 | predictions: the mean probability over the modes | `together.Together` |
 
 Deviations: in further rounds clients start from the M modes. With Kronecker factors, parameters without them (norms,
-embeddings) stay at the median. Each component of a mixture has equal weight.
+embeddings) stay at the median. Each component of a mixture has equal weight. Curvature is the Fisher information with
+the model's labels in expectation, which for a classifier is the generalised Gauss-Newton matrix of Laplace
+approximations; `fisher = "observed"` is C times cheaper for C classes. Without server examples the last iterate is
+taken, where the program takes that of the largest posterior; it also clips gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, final
+from typing import Annotated, Literal, final
 
 import torch
 from pydantic import Field
@@ -67,15 +70,18 @@ class FedBEns(Merging[FedBEnsState]):
     curvature: Annotated[
         Curvature, Field(description="Kronecker factors, a diagonal, or a diagonal and a full last layer")
     ] = "kron"
+    fisher: Annotated[
+        Literal["exact", "observed"], Field(description="labels from the model, in expectation, or the observed ones")
+    ] = "exact"
     temperature: Annotated[float, Field(gt=0, description="of the posterior; below 1 makes it sharper")] = 0.1
-    prior_precision: Annotated[float, Field(gt=0, description="precision of the Gaussian prior")] = 1.0
+    prior_precision: Annotated[float, Field(gt=0, description="precision of the Gaussian prior")] = 10.0
     steps: Annotated[int, Field(ge=1, description="Adam steps to each mode")] = 300
     learning_rate: Annotated[float, Field(gt=0, description="of Adam")] = 1e-3
     check_every: Annotated[int, Field(ge=1, description="steps from one validation to the next")] = 30
 
     def needs(self) -> tuple[str, ...]:
         """What the curvature is made of."""
-        return NEEDS[self.curvature]
+        return NEEDS[self.fisher][self.curvature]
 
     def init(self, task: Task, rng: torch.Generator) -> FedBEnsState:
         """M freshly initialised models; the first is every other method's."""
@@ -83,7 +89,9 @@ class FedBEns(Merging[FedBEnsState]):
         models = [{n: t.clone() for n, t in bench.tree().items()}]
         seed = int(torch.randint(2**31, (), generator=rng))
         models += [random_model(task, seed, i) for i in range(1, self.models)]
-        return FedBEnsState(models, Server(task, bench), Form.of(bench, task, self.needs(), self.upload_bits))
+        return FedBEnsState(
+            models, Server(task, bench, self.reestimate), Form.of(bench, task, self.measures(), self.upload_bits)
+        )
 
     def configure(
         self, state: FedBEnsState, round: int, clients: Sequence[ClientId], rng: torch.Generator
@@ -103,14 +111,14 @@ class FedBEns(Merging[FedBEnsState]):
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Trains and measures each model."""
         bench, tensors, loss = client.workbench, dict[str, torch.Tensor](), 0.0
-        form = Form.of(bench, client.task, self.needs(), self.upload_bits)
+        form = Form.of(bench, client.task, self.measures(), self.upload_bits)
         for i in range(self.models):
             bench.reset()
             bench.load(_part(packet, i))
             if self.initialization == "independent" and client.round == 0:
                 bench.load(random_model(client.task, client.seed, client.id, i))
             loss += train_locally(client).loss / self.models
-            upload = measured(client, self.needs(), self.measure_on)
+            upload = measured(client, self.measures(), self.measure_on)
             tensors |= {f"{i}/{n}": t for n, t in form.pack(upload, {}).tensors.items()}
         return Packet(tensors, {"loss": loss, "examples": len(client.data.train)})
 
@@ -124,7 +132,10 @@ class FedBEns(Merging[FedBEnsState]):
                 uploads.append(state.form.unpack(Packet(_part(reply.packet, i), reply.packet.scalars), reply.client))
             loss.add_scalar("loss", reply.packet.scalars["loss"], uploads[-1].examples)
         merged = self.merged(uploads, Context(state.server, None, round, rng))
-        models = [_part(Packet(merged.deployed or {}), f"networks.{i}.", "") for i in range(self.models)]
+        if merged.deployed is None:  # a student of the ensemble, see `improving`
+            models = [merged.model] * self.models
+        else:
+            models = [_part(Packet(merged.deployed), f"networks.{i}.", "") for i in range(self.models)]
         return replace(state, models=models), {"train/loss": loss.scalar("loss"), **merged.metrics}
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
@@ -136,7 +147,7 @@ class FedBEns(Merging[FedBEnsState]):
         if len(set(counts.values())) > 1:
             raise InputError(f"FedBEns needs as many models of each party, got {counts}")
         mixtures = [
-            [Component.of(u, self.curvature, self.temperature, self.prior_precision) for u in own]
+            [Component.of(u, self.curvature, self.needs(), self.temperature, self.prior_precision) for u in own]
             for own in parties.values()
         ]
         score = context.server.score if context.server.examples is not None else None

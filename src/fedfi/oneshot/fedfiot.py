@@ -26,8 +26,11 @@ Deviations, all in the defaults; `preset = "as-published"` takes the first four 
 - The paper treats fully connected layers without biases. Here any network goes: channel groups take the place of layers
   (convolutions, residual streams, heads of attention), and biases and norms are more coordinates of the units that they
   belong to. Buffers follow with their units and are averaged by `weights`.
+- Candidates are judged as they would be returned, after the fallback and with batch norms settled; the paper does not
+  say whether before or after.
 - Diagonals travel as 16-bit fourth roots, so that the server can still choose rho (see `wire`).
 
+`fisher = "exact"` takes the model's labels in expectation instead of the observed ones (App. B), at C times the cost.
 Options of the ablation (App. F): `alignment = "identity" | "euclidean"`, `aggregation = "mean"`.
 """
 
@@ -49,6 +52,7 @@ from fedfi.federation.packet import Tree
 from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objective
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
+from fedfi.oneshot.server import Server
 from fedfi.oneshot.units import identity, moved
 from fedfi.oneshot.uploads import Merged, Upload, Weights, largest, shares
 
@@ -144,6 +148,9 @@ class FedFiOT(OneShot):
     weights: Annotated[Weights, Field(description="share p_k of a client in its Fisher weights, or 1 for all")] = (
         "examples"
     )
+    fisher: Annotated[
+        Literal["observed", "exact"], Field(description="the observed labels, or labels from the model in expectation")
+    ] = "observed"
     rho: Annotated[
         Candidates, Field(min_length=1, description="exponents of the Fisher information, the best on the server's")
     ] = (0.3, 0.2, 0.4)
@@ -177,44 +184,41 @@ class FedFiOT(OneShot):
 
     def needs(self) -> tuple[str, ...]:
         """The diagonal of the Fisher information."""
-        return ("fisher",)
+        return ("fisher",) if self.fisher == "observed" else ("exact",)
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
-        """Every candidate from the same uploads; the best on the server's examples."""
-        tried = [(*choice, False) for choice in self._choices(uploads, context)]
+        """Every candidate from the same uploads; the best on the server's examples, judged as it would be returned."""
         judged = context.server.examples is not None
-        if self.alignment != "identity" and self.fallback == "validation" and judged:
-            tried += [(rho, damping, 0, True) for rho, damping in product(self.rho, self.damping)]
-        chosen, plain, top = None, False, 0.0
-        for rho, damping, reference, at_home in tried:  # one at a time: each holds every model twice
-            fused = self._fused(uploads, context, rho, damping, reference, at_home)
-            score = context.server.score(fused.model) if judged else 0.0
-            if chosen is None or score > top:
-                chosen, plain, top = fused, at_home, score
-        assert chosen is not None  # there is at least one choice
-        other = chosen
-        if not plain:
-            other = self._fused(uploads, context, chosen.settings["rho"], chosen.settings["damping"], 0, True)
-        metrics = _metrics(chosen, other)
-        if judged:
-            metrics["merge/score"] = top
-        if self.fallback == "objective" and not chosen.objective < other.objective:
-            chosen, plain = other, True
-        return Merged(chosen.model, metrics | {"merge/fallback": float(plain)} | _distances(chosen, uploads))
+        best: _Tried | None = None
+        for rho, damping in self._pairs(context):
+            plain = self._fused(uploads, context, rho, damping, 0, True)
+            for reference in self._references(uploads, context):  # one at a time: each holds every model twice
+                found = plain
+                if self.alignment != "identity":
+                    found = self._fused(uploads, context, rho, damping, reference, False)
+                worse = self.fallback == "objective" and not found.objective < plain.objective
+                one = _Tried.of(plain if worse else found, found, plain, worse, context.server if judged else None)
+                best = one if best is None or one.score > best.score else best
+                if judged and self.fallback == "validation" and self.alignment != "identity":
+                    other = _Tried.of(plain, found, plain, True, context.server)
+                    best = other if other.score > best.score else best
+        assert best is not None  # there is at least one choice
+        metrics = best.metrics | ({"merge/score": best.score} if judged else {})
+        return Merged(best.fused.model, metrics | _distances(best.fused, uploads), orders=best.fused.aligned.orders)
 
-    def _choices(
-        self, uploads: Sequence[Upload], context: Context
-    ) -> list[tuple[float, float, int | Mapping[str, Tensor]]]:
-        most = largest(uploads)
-        references: list[int | Mapping[str, Tensor]] = [most]
+    def _pairs(self, context: Context) -> list[tuple[float, float]]:
+        if context.server.examples is None:
+            return [(self.rho[0], self.damping[0])]
+        return list(product(self.rho, self.damping))
+
+    def _references(self, uploads: Sequence[Upload], context: Context) -> list[int | Mapping[str, Tensor]]:
+        references: list[int | Mapping[str, Tensor]] = [largest(uploads)]
         if context.before is not None:
             if self.reference == "broadcast":
                 references = [context.before]
-            elif self.reference == "tuned" and context.round > 0:
+            elif self.reference == "tuned" and context.round > 0 and context.server.examples is not None:
                 references.append(context.before)
-        if context.server.examples is None:
-            return [(self.rho[0], self.damping[0], references[0])]
-        return list(product(self.rho, self.damping, references))
+        return references
 
     def _fused(
         self,
@@ -225,11 +229,12 @@ class FedFiOT(OneShot):
         reference: int | Mapping[str, Tensor],
         at_home: bool,
     ) -> Fused:
+        weighed = self.weights == "examples" or any(u.weight is not None for u in uploads)
         return fuse(
             [u.model for u in uploads],
-            [u.measured("fisher") for u in uploads],
+            [u.measured(self.needs()[0]) for u in uploads],
             context.server.wiring,
-            party=shares(uploads, self.weights) if self.weights == "examples" else None,
+            party=shares(uploads, self.weights) if weighed else None,
             rho=rho,
             damping=damping,
             reference=reference,
@@ -240,11 +245,21 @@ class FedFiOT(OneShot):
         )
 
 
-def _metrics(chosen: Fused, plain: Fused) -> Metrics:
-    found: Metrics = {f"merge/{name}": float(value) for name, value in chosen.settings.items()}
-    found |= {"objective/aligned": chosen.objective, "objective/identity": plain.objective}
-    found |= {f"permuted/{n}" if n else "permuted": share for n, share in moved(chosen.aligned.orders).items()}
-    return found
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    """One candidate: what would be returned, and how alignment went, whether it is used or not."""
+
+    fused: Fused
+    metrics: Metrics
+    score: float
+
+    @staticmethod
+    def of(returned: Fused, aligned: Fused, plain: Fused, fallback: bool, server: Server | None) -> _Tried:
+        found: Metrics = {f"merge/{name}": float(value) for name, value in aligned.settings.items()}
+        found |= {"objective/aligned": aligned.objective, "objective/identity": plain.objective}
+        found |= {f"permuted/{n}" if n else "permuted": share for n, share in moved(aligned.aligned.orders).items()}
+        found["merge/fallback"] = float(fallback)
+        return _Tried(returned, found, 0.0 if server is None else server.score(returned.model))
 
 
 def _distances(chosen: Fused, uploads: Sequence[Upload]) -> Metrics:

@@ -12,8 +12,14 @@ The optimiser is that of the authors' program (github.com/Divyansh03/FedFisher, 
 past slopes and of their squares, and 0.01 under the root, so that where the curvature is flat nothing moves. Adam
 takes steps of equal length there, too.
 
-Deviations: parameters without factors (norms, embeddings) stay at the mean. Factors are of the observed labels. The
-0.01 stands under the root for diagonals as well. Without server examples the last iterate is taken.
+The Fisher information is an expectation over the model's labels, as in the paper and the program, at a backward pass a
+class; `fisher = "observed"` takes one in all. That is no small matter: on what a client has learnt, the observed
+labels' factors are smaller than the model's by the probability of an error, so that where clients are sure the
+quadratic is flat, and its minimum can be worse than the plain mean.
+
+Deviations: parameters without factors (norms, embeddings) stay at the mean. The 0.01 stands under the root for
+diagonals as well. Without server examples the last iterate is taken, with them the start is a candidate, too. Factors
+are cut to roots of one rank (`wire`), where the program keeps both sides of a decomposition.
 """
 
 from __future__ import annotations
@@ -150,13 +156,18 @@ class FedFisher(OneShot):
     curvature: Annotated[
         Literal["kfac", "diagonal"], Field(description="Kronecker factors of each layer, or the diagonal")
     ] = "kfac"
+    fisher: Annotated[
+        Literal["exact", "observed"], Field(description="labels from the model, in expectation, or the observed ones")
+    ] = "exact"
     steps: Annotated[int, Field(ge=1, description="steps of the server's optimiser")] = 2000
     learning_rate: Annotated[float, Field(gt=0, description="of the server's optimiser")] = 0.01
     check_every: Annotated[int, Field(ge=1, description="steps from one validation to the next")] = 100
 
     def needs(self) -> tuple[str, ...]:
         """Kronecker factors, or the diagonal."""
-        return ("kfac",) if self.curvature == "kfac" else ("fisher",)
+        if self.curvature == "kfac":
+            return ("exact-kfac",) if self.fisher == "exact" else ("kfac",)
+        return ("exact",) if self.fisher == "exact" else ("fisher",)
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Descends from the mean."""

@@ -11,13 +11,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedfi.channels import Wiring, discover
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
@@ -31,7 +32,7 @@ from fedfi.models import InputSpec, build
 from fedfi.oneshot.method import Context, Merging
 from fedfi.oneshot.server import Server, score_of
 from fedfi.oneshot.statistics import KINDS, measure
-from fedfi.oneshot.uploads import Merged, Upload
+from fedfi.oneshot.uploads import Merged, Upload, largest
 from fedfi.oneshot.wire import Bits, Form
 
 FORMAT = "fedfi-upload-1"
@@ -215,8 +216,14 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload)
 
 
-def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str]) -> None:
+def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str], *, widths: bool = False) -> None:
     """Checks that uploads can be merged by a method.
+
+    Args:
+        files: The uploads.
+        method: Its name.
+        needs: What it needs to be measured.
+        widths: Whether it takes networks of one name with other options, such as widths.
 
     Raises:
         InputError: Naming both files and both values, or what the method needs and how to make it.
@@ -225,7 +232,7 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
         raise InputError("there is nothing to merge: expected at least one upload")
     first = files[0]
     for other in files[1:]:
-        for what in ("model", "options", "input", "layout"):
+        for what in ("model", "input") if widths else ("model", "options", "input", "layout"):
             mine, theirs = (_value(f, what) for f in (first, other))
             if mine != theirs:
                 raise InputError(f"{first.path} and {other.path} differ in {what}: {mine} and {theirs}")
@@ -258,32 +265,43 @@ def merge_files(
     Returns:
         The merge, and a report: the parties, the method's numbers, and scores where there are examples.
     """
-    network = files[0].network
-    task = network.task(examples)
-    server = Server(task, network.bench())
-    merged = method.merged([f.upload for f in files], Context(server, base, 0, keyed_generator(seed, "merge")))
-    parties = [_party(f, merged, server) for f in files]
+    lead = files[largest([f.upload for f in files])]
+    task = lead.network.task(examples)
+    server = Server(task, lead.network.bench(), method.reestimate)
+    uploads = [f.upload if f.layout == lead.layout else replace(f.upload, wiring=_wiring(f.network)) for f in files]
+    merged = method.merged(uploads, Context(server, base, 0, keyed_generator(seed, "merge")))
+    parties = [_party(f, merged, server if f.layout == lead.layout else None) for f in files]
     report: dict[str, Any] = {"parties": parties, "merge": dict(merged.metrics)}
     if examples is not None and merged.deployed is None:
         report["score"] = score_of(task, server.loaded(merged.model), examples)
     return merged, report
 
 
-def _party(file: UploadFile, merged: Merged, server: Server) -> dict[str, Any]:
-    """What the report says of one party."""
+def lead_of(files: Sequence[UploadFile]) -> Network:
+    """The network of what is merged: that of the party with most examples."""
+    return files[largest([f.upload for f in files])].network
+
+
+def _wiring(network: Network) -> Wiring:
+    return discover(network.bench().module.eval(), network.spec.example())
+
+
+def _party(file: UploadFile, merged: Merged, server: Server | None) -> dict[str, Any]:
+    """What the report says of one party; of one with a network of its own widths (`server` is None), less."""
     upload = file.upload
-    square = 0.0
-    for name in upload.trained:
-        square += float((merged.model[name] - upload.model[name]).double().square().sum())
     found: dict[str, Any] = {
         "file": str(file.path),
         "party": upload.party,
         "examples": upload.examples,
-        "distance": square**0.5,
         "distance_aligned": merged.metrics.get(f"distance/{upload.party}"),
     }
-    if server.examples is not None:
-        found["score"] = server.score(upload.model)
+    if server is not None:
+        square = 0.0
+        for name in upload.trained:
+            square += float((merged.model[name] - upload.model[name]).double().square().sum())
+        found["distance"] = square**0.5
+        if server.examples is not None:
+            found["score"] = score_of(server.task, server.loaded(upload.model), server.examples)
     return {k: v for k, v in found.items() if v is not None}
 
 

@@ -20,7 +20,7 @@ from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.nonparametric import match_units
-from fedfi.oneshot.units import rows
+from fedfi.oneshot.units import Orders, check_regular, rows
 from fedfi.oneshot.uploads import Upload, shares
 
 Direction = Literal["forward", "backward"]
@@ -43,10 +43,12 @@ class Grown:
     Attributes:
         model: Its parameters and buffers.
         counts: For each group the number of clients that hold each unit, `[J]`.
+        assignments: For each client and group the place of each of its units, `[U]`.
     """
 
     model: Tree
     counts: dict[str, Tensor]
+    assignments: list[Orders]
 
 
 def grow(
@@ -68,13 +70,14 @@ def grow(
     Raises:
         InputError: If a layer cannot be widened, naming it.
     """
-    _check(wiring)
+    check_regular(wiring, "cannot be made wider")
     models = [dict(u.model) for u in uploads]
     classes = _class_shares(wiring, uploads)
     sure = [{n: torch.ones_like(m[n]) * f.get(n, 1.0) for n in m} for m, f in zip(models, classes, strict=True)]
     present = [{n: torch.ones_like(t, dtype=torch.float64) for n, t in m.items()} for m in models]
     trained, owned, merged = set(uploads[0].trained), set[str](), dict[str, Tensor]()
     counts: dict[str, Tensor] = {}
+    assignments: list[Orders] = [{} for _ in models]
     groups = wiring.groups if direction == "forward" else tuple(reversed(wiring.groups))
     for group in groups:
         members = [m for m in _belonging(group, wiring, direction) if m.name in trained and m.name not in owned]
@@ -92,24 +95,44 @@ def grow(
         counts[group.name] = found.counts
         merged |= _placed(found.centres, members, models[0], len(found.counts))
         owned |= {m.name for m in members}
+        for assigned, places in zip(assignments, found.assignments, strict=True):
+            assigned[group.name] = places
         for model, certain, here, places in zip(models, sure, present, found.assignments, strict=True):
             _spread(model, group, places, len(found.counts), 0.0)
             _spread(certain, group, places, len(found.counts), 1.0)
             _spread(here, group, places, len(found.counts), 0.0)
     merged |= _rest(uploads, models, classes, present, owned)
-    return Grown({n: merged[n].to(uploads[0].model[n].dtype) for n in uploads[0].model}, counts)
+    return Grown({n: merged[n].to(uploads[0].model[n].dtype) for n in uploads[0].model}, counts, assignments)
 
 
 def cut(grown: Grown, wiring: Wiring) -> Tree:
     """The network of the original widths: of each group the units that most clients hold."""
     model = dict(grown.model)
     for group in wiring.groups:
-        order = grown.counts[group.name].argsort(descending=True, stable=True)[: group.units].sort().values
+        order = _kept(grown, group)
         for member in group.members:
             width = member.positions.shape[1]
             index = (order[:, None] * width + torch.arange(width)).flatten()
             model[member.name] = model[member.name].index_select(member.axis, index)
     return model
+
+
+def homes(grown: Grown, wiring: Wiring) -> list[Orders]:
+    """For each client and group which of its units is at each place of the `cut` network, -1 where it has none."""
+    found: list[Orders] = []
+    for assigned in grown.assignments:
+        orders = {}
+        for group in wiring.groups:
+            places = assigned[group.name]
+            units = torch.full((len(grown.counts[group.name]),), -1)
+            units[places] = torch.arange(len(places))
+            orders[group.name] = units[_kept(grown, group)]
+        found.append(orders)
+    return found
+
+
+def _kept(grown: Grown, group: Group) -> Tensor:
+    return grown.counts[group.name].argsort(descending=True, stable=True)[: group.units].sort().values
 
 
 def widened(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Module:
@@ -140,14 +163,6 @@ def widened(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> nn.Modu
         else:
             raise InputError(f"layer {path!r}, a {type(layer).__name__}, cannot be made wider")
     return wide
-
-
-def _check(wiring: Wiring) -> None:
-    for group in wiring.groups:
-        for m in group.members:
-            regular = torch.arange(wiring.shapes[m.name][m.axis]).view(group.units, -1)
-            if m.positions.shape != regular.shape or not torch.equal(m.positions.cpu(), regular):
-                raise InputError(f"{m.name!r} holds more than the units of {group.name!r}, so it cannot be made wider")
 
 
 def _belonging(group: Group, wiring: Wiring, direction: Direction) -> list[Member]:

@@ -22,7 +22,10 @@ from fedfi.oneshot.matrices import factors_by_layer, matrix_of, split
 from fedfi.oneshot.uploads import Upload
 
 Curvature = Literal["kron", "diag", "diag-full"]
-NEEDS: dict[str, tuple[str, ...]] = {"kron": ("kfac",), "diag": ("fisher",), "diag-full": ("fisher", "last")}
+NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "exact": {"kron": ("exact-kfac",), "diag": ("exact",), "diag-full": ("exact", "exact-last")},
+    "observed": {"kron": ("kfac",), "diag": ("fisher",), "diag-full": ("fisher", "last")},
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +47,18 @@ class Component:
     normalizer: float
 
     @staticmethod
-    def of(upload: Upload, curvature: Curvature, temperature: float, prior: float) -> Component:
-        """The component of a model and its statistics."""
+    def of(upload: Upload, curvature: Curvature, needs: Sequence[str], temperature: float, prior: float) -> Component:
+        """The component of a model and its statistics, of the names in `NEEDS`."""
         scale = upload.examples / temperature
         if curvature == "kron":
-            factors = factors_by_layer(upload.measured("kfac"))
+            factors = factors_by_layer(upload.measured(needs[0]))
             layers: dict[str, Factors | Tensor] = {n: Factors(f.inputs * scale, f.outputs) for n, f in factors.items()}
             diagonals: Tree = {}
         else:
-            full = upload.measured("last") if curvature == "diag-full" else {}
+            full = upload.measured(needs[1]) if curvature == "diag-full" else {}
             layers = {n: t * scale for n, t in full.items()}
             held = {p for layer in full for p in split(matrix_of(upload.model, layer), upload.model, layer)}
-            diagonals = {n: t * scale for n, t in upload.measured("fisher").items() if n not in held}
+            diagonals = {n: t * scale for n, t in upload.measured(needs[0]).items() if n not in held}
         total = sum(float((t + prior).log().sum()) for t in diagonals.values())
         total += sum(_log_determinant(layer, prior) for layer in layers.values())
         return Component(upload.model, layers, diagonals, prior, total / 2)

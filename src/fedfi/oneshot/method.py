@@ -5,22 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
-from fedfi.federation.checkpoint import UNSAVED
+from fedfi.federation.checkpoint import UNSAVED, write_atomically
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.folding import WeightedMean
-from fedfi.federation.packet import Layout, Packet, Tree
+from fedfi.federation.packet import Layout, Packet, PacketError, Tree, decode
 from fedfi.federation.rng import keyed_generator, keyed_global_rng
+from fedfi.federation.shared import place_of
 from fedfi.federation.task import Task
 from fedfi.federation.training import Trained, train_locally
 from fedfi.federation.workbench import Workbench, fresh_workbench
+from fedfi.oneshot.improving import Distil, Improvements, improved
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.statistics import measure
 from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike
@@ -81,6 +84,24 @@ class Merging(Algorithm[State], ABC):
     reestimate: Annotated[
         bool, Field(description="measure the merged model's batch norm statistics on the server's examples")
     ] = True
+    class_prior: Annotated[
+        float, Field(ge=0, description="how much of a client's log class frequencies is taken off its logits; 1 = all")
+    ] = 0.0
+    tune_weights: Annotated[
+        int, Field(ge=0, description="sweeps over clients that double or halve weights by the server's examples")
+    ] = 0
+    rescale: Annotated[
+        bool, Field(description="give merged units the clients' spread, on the server's examples (REPAIR)")
+    ] = False
+    distil: Annotated[
+        Distil, Field(description="teach the merged model the ensemble, on the server's inputs or on generated ones")
+    ] = "no"
+    distil_steps: Annotated[int, Field(ge=1, description="steps of distillation")] = 300
+    distil_rate: Annotated[float, Field(gt=0, description="learning rate of distillation (SGD, momentum 0.9)")] = 0.01
+    distil_temperature: Annotated[float, Field(gt=0, description="temperature of distillation")] = 1.0
+
+    takes_widths: ClassVar[bool] = False
+    """Whether models of other widths than the server's can be merged."""
 
     @abstractmethod
     def needs(self) -> tuple[str, ...]:
@@ -90,17 +111,39 @@ class Merging(Algorithm[State], ABC):
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Makes one model of at least one upload; all have the same names and shapes."""
 
+    def measures(self) -> tuple[str, ...]:
+        """What clients measure: what the merge needs, and what its options do."""
+        own = self.needs()
+        return (*own, "classes") if self.class_prior and "classes" not in own else own
+
     def merged(self, uploads: Sequence[Upload], context: Context) -> Merged:
-        """Checks uploads, merges them, and settles the statistics of batch norms.
+        """Checks uploads, merges them as `improving` says, and settles the statistics of batch norms.
 
         Raises:
-            InputError: If the models do not fit each other, or lack a statistic.
+            InputError: If the models do not fit each other, lack a statistic, or an option does not fit.
         """
-        check_alike(uploads)
-        merged = self.merge(uploads, context)
-        if not self.reestimate or merged.deployed is not None:
-            return merged
-        return replace(merged, model=context.server.settled(merged.model))
+        check_alike(uploads, widths=self.takes_widths)
+        if any(u.wiring is not None for u in uploads) and (
+            self.class_prior or self.tune_weights or self.rescale or self.distil != "no"
+        ):
+            raise InputError("class_prior, tune_weights, rescale and distil need models of one width")
+
+        def settle(found: Merged) -> Merged:
+            if not self.reestimate or found.deployed is not None:
+                return found
+            return replace(found, model=context.server.settled(found.model))
+
+        options = Improvements(
+            class_prior=self.class_prior,
+            tune_weights=self.tune_weights,
+            rescale=self.rescale,
+            distil=self.distil,
+            distil_steps=self.distil_steps,
+            distil_rate=self.distil_rate,
+            distil_temperature=self.distil_temperature,
+        )
+        merge = lambda given, rng: self.merge(given, replace(context, rng=rng))  # noqa: E731
+        return improved(uploads, merge, settle, context.server, self.weights, options, context.rng)
 
 
 @runtime_checkable
@@ -120,8 +163,8 @@ class OneShot(Merging[OneShotState], ABC):
         """A freshly initialised model."""
         bench = fresh_workbench(task, rng)
         model = {n: t.clone() for n, t in bench.tree().items()}
-        form = Form.of(bench, task, self.needs(), self.upload_bits)
-        return OneShotState(model, {}, Server(task, bench), form)
+        form = Form.of(bench, task, self.measures(), self.upload_bits)
+        return OneShotState(model, {}, Server(task, bench, self.reestimate), form)
 
     def configure(
         self, state: OneShotState, round: int, clients: Sequence[ClientId], rng: torch.Generator
@@ -137,10 +180,10 @@ class OneShot(Merging[OneShotState], ABC):
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Trains, measures, uploads."""
         bench = client.workbench
-        form = Form.of(bench, client.task, self.needs(), self.upload_bits)
+        form = Form.of(bench, client.task, self.measures(), self.upload_bits)
         start(packet.tensors, client, self.initialization)
         trained = train_rest(client, self.frozen(client)) if isinstance(self, Freezes) else train_locally(client)
-        return form.pack(measured(client, self.needs(), self.measure_on), {"loss": trained.loss})
+        return form.pack(measured(client, self.measures(), self.measure_on), {"loss": trained.loss})
 
     def aggregate(
         self, state: OneShotState, round: int, replies: Iterator[Reply], rng: torch.Generator
@@ -194,17 +237,32 @@ def measured(client: Client, kinds: tuple[str, ...], limit: int | None, seed: st
     bench, examples = client.workbench, client.data.train
     if kinds:
         take_statistics(client.task, bench.module, examples)
+    found = {kind: _measured(client, kind, limit, seed) for kind in kinds}
+    model = {n: t.clone() for n, t in bench.tree().items()}
+    return Upload(client.id, model, tuple(bench.layout.names), len(examples), found)
+
+
+def _measured(client: Client, kind: str, limit: int | None, seed: str) -> Tree:
+    """One statistic of a client's workbench; in runs that are compared, measured once (see `federation.shared`)."""
+    place = place_of(client, ("statistic", kind, limit, seed))
+    if place is not None:
+        try:
+            return dict(decode(place.read_bytes()).tensors)
+        except (FileNotFoundError, PacketError):
+            pass  # nobody has measured it yet
     found = measure(
-        kinds,
-        bench.module,
-        examples,
+        (kind,),
+        client.workbench.module,
+        client.data.train,
         client.task.loss,
         limit=limit,
         rng=client.rng(seed),
         device=client.device,
-    )
-    model = {n: t.clone() for n, t in bench.tree().items()}
-    return Upload(client.id, model, tuple(bench.layout.names), len(examples), found)
+    )[kind]
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, Packet(found).encode())
+    return found
 
 
 __all__ = ["Context", "Freezes", "Merging", "OneShot", "OneShotState", "measured", "random_model", "start"]

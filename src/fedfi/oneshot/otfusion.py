@@ -13,12 +13,17 @@ Deviations: EMD between uniform measures of equal size is a permutation, which i
 by marginals (the authors' option "correction") a copy in another order loses its function, and the result is the
 pivot with shrunken weights; there is no such option. Activations need the server's examples (`samples` of them, of
 the authors' 200). The mean is by numbers of examples unless `weights = "uniform"`, the paper's.
+
+Models of other widths than the pivot's (extra `ot`; by weights) are carried to its widths: from files, `fedfi merge`
+takes them, and `transported` does. What reads units is divided by the marginals of the model that is carried, where the
+paper divides by the pivot's: units that are split are then not counted twice (see `units.resize`). For equal widths the
+two are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
@@ -29,12 +34,12 @@ from fedfi.channels import Group, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
-from fedfi.numerics.plans import sinkhorn_plan
+from fedfi.numerics.plans import exact_plan, sinkhorn_plan
 from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
-from fedfi.oneshot.units import Orders, identity, mix, moved, producers, reorder, rows
+from fedfi.oneshot.units import Orders, check_regular, identity, mix, moved, producers, reorder, resize, rows
 from fedfi.oneshot.uploads import Merged, Upload, largest, shares
 
 Features = Mapping[str, Tensor]
@@ -49,6 +54,7 @@ def transported(
     *,
     features: tuple[Features, Features] | None = None,
     regularization: float | None = None,
+    own: Wiring | None = None,
 ) -> tuple[Tree, Orders]:
     """A model whose units are carried to those of a reference, layer after layer.
 
@@ -56,30 +62,53 @@ def transported(
         model: The model.
         reference: The model whose units stay at their places.
         names: The trained parameters, by which units are compared.
-        wiring: The channel groups.
+        wiring: The channel groups of the reference.
         features: Activations of the model's units and of the reference's, instead of incoming weights.
         regularization: Of Sinkhorn's blurred plans; None: exact ones.
+        own: The channel groups of the model, where its widths differ.
 
     Returns:
-        The model, and where its units went (for blurred plans: from where most of each came).
+        The model, in the reference's widths, and where its units went (for plans that mix: from where most of each
+        came).
+
+    Raises:
+        InputError: If the two have other groups, or an axis cannot get another length.
     """
     carried, order, done = dict(model), identity(wiring), set[str]()
-    for group in wiring.groups:
-        members = producers(wiring, group, done, names)
+    groups = wiring.groups if own is None else _same_groups(own, wiring)
+    for group, target in zip(groups, wiring.groups, strict=True):
         if features is None:
-            here, there = rows(carried, members), rows(reference, members)
+            here = rows(carried, producers(wiring if own is None else own, group, done, names))
+            there = rows(reference, producers(wiring, target, done, names))
         else:
             here, there = features[0][group.name], features[1][group.name]
         costs = assignment_costs(there, here, torch.ones_like(here)).sqrt()
-        if regularization is None:
+        if group.units == target.units and regularization is None:
             order[group.name] = assign(costs)
             reorder(carried, group, order[group.name])
         else:
-            plan = sinkhorn_plan(costs, regularization)
+            plan = exact_plan(costs) if regularization is None else sinkhorn_plan(costs, regularization)
             order[group.name] = plan.argmax(1)
-            mix(carried, group, plan)
+            if group.units == target.units:
+                mix(carried, group, plan)
+            else:
+                resize(carried, group, plan)
         done.add(group.name)
     return carried, order
+
+
+def _same_groups(own: Wiring, wiring: Wiring) -> Sequence[Group]:
+    """The groups of a network, if they are another's but for their numbers of units."""
+    check_regular(own, "cannot get another width")
+    check_regular(wiring, "cannot get another width")
+    mine, theirs = (
+        [(g.name, [(m.name, m.axis, m.role, m.positions.shape[1]) for m in g.members]) for g in w.groups]
+        for w in (own, wiring)
+    )
+    if mine != theirs:
+        differing = next((a[0] for a, b in zip(mine, theirs, strict=False) if a != b), "their number")
+        raise InputError(f"networks differ in more than the widths of their channel groups: {differing}")
+    return own.groups
 
 
 def activations(server: Server, model: Mapping[str, Tensor], samples: int) -> Features:
@@ -127,6 +156,8 @@ def _noting(found: list[Tensor], group: Group, axis: int):  # type: ignore[no-un
 class OTFusion(OneShot):
     """Every model carried to the largest client's by optimal transport, then the mean."""
 
+    takes_widths: ClassVar[bool] = True
+
     ground: Annotated[
         Literal["weights", "activations"],
         Field(description="what neurons are compared by: incoming weights, or activations on the server's examples"),
@@ -144,6 +175,11 @@ class OTFusion(OneShot):
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Carries all to the pivot."""
         server, pivot = context.server, largest(uploads)
+        if uploads[pivot].wiring is not None or (self.ground == "activations" and any(u.wiring for u in uploads)):
+            raise InputError(
+                "models of several widths are carried to the client's with most examples, whose network must be the"
+                " server's, and by ground = 'weights'"
+            )
         found = [activations(server, u.model, self.samples) for u in uploads] if self.ground == "activations" else None
         carried, orders = [], []
         for i, upload in enumerate(uploads):
@@ -154,7 +190,8 @@ class OTFusion(OneShot):
                 server.wiring,
                 features=None if found is None else (found[i], found[pivot]),
                 regularization=self.regularization if self.plan == "sinkhorn" else None,
+                own=upload.wiring,
             )
             carried.append(uploads[pivot].model if i == pivot else model)
-            orders.append(order)
-        return Merged(mean(carried, shares(uploads, self.weights)), {"permuted": moved(orders)[""]})
+            orders.append(identity(server.wiring) if i == pivot else order)
+        return Merged(mean(carried, shares(uploads, self.weights)), {"permuted": moved(orders)[""]}, orders=orders)

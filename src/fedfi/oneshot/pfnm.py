@@ -10,7 +10,10 @@
 
 The network grows: a unit that no other client has stays. `grow = false` deploys the original widths instead, of each
 layer the units that most clients hold; in further rounds clients start from those. Deviations: convolutions are matched
-channel by channel, as FedMA's comparison does; norms and buffers are averaged over the clients that hold a unit.
+channel by channel, as FedMA's comparison does; norms and buffers are averaged over the clients that hold a unit; the
+last layer's bias is the mean weighted by classes, without a prior. `weights` says nothing here: the posterior weighs
+clients by precision, and what belongs to no unit is averaged by numbers of examples. (FedFisher's program, on which
+FedFiOT's comparison builds, runs FedMA's matching, from the input on, under the name PFNM: that is `fedma` here.)
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Packet
 from fedfi.federation.workbench import Benches, Workbench
-from fedfi.oneshot.growing import Direction, Process, cut, grow, widened
+from fedfi.oneshot.growing import Direction, Process, cut, grow, homes, widened
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload
 
@@ -61,7 +64,7 @@ def matched_network(
     wiring = context.server.wiring
     found = grow(wiring, uploads, direction, process, context.rng)
     metrics: Metrics = {f"units/{name}": float(len(counts)) for name, counts in found.counts.items()}
-    return Merged(cut(found, wiring), metrics, found.model if wider else None)
+    return Merged(cut(found, wiring), metrics, found.model if wider else None, homes(found, wiring))
 
 
 def bench_of(packet: Packet, benches: Benches) -> Workbench:

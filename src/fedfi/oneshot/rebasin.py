@@ -6,8 +6,9 @@
 | <W_A, P W_B>, all weights that a permutation touches | `units.rows` over all members of a channel group |
 | Algorithm 3, MergeMany: match a random model to the mean of the others | `merge_many` |
 
-Deviations: the channel groups of the traced network take the place of hand-written permutation specifications. Two
-models are Algorithm 1 alone: the smaller client is matched to the larger. Means are by `weights`.
+Deviations: the channel groups of the traced network take the place of hand-written permutation specifications. All
+models are first matched to that of the client with most examples (Algorithm 1), which is all there is for two of them;
+with more, Algorithm 3 goes on from there. Means are by `weights`.
 BatchNorm statistics are permuted, averaged and, where the server has examples, measured anew (`reestimate`), as the
 authors advise after Jordan et al. (REPAIR, ICLR 2023).
 """
@@ -135,4 +136,4 @@ class GitReBasin(OneShot):
             first=largest(uploads),
             passes=self.passes,
         )
-        return Merged(mean(models, party), {"permuted": moved(orders)[""]})
+        return Merged(mean(models, party), {"permuted": moved(orders)[""]}, orders=orders)

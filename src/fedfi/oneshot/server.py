@@ -27,10 +27,12 @@ class Server:
     Attributes:
         task: Model factory, loss, evaluation; its `data.validation` are the server's examples, if there are any.
         bench: An instance of the network; whoever uses it loads it first.
+        settles: Whether models are judged with batch norms measured anew, since that is how they will be deployed.
     """
 
     task: Task
     bench: Workbench
+    settles: bool = False
 
     @property
     def examples(self) -> Examples | None:
@@ -58,7 +60,7 @@ class Server:
         """
         if self.examples is None:
             raise ValueError("the server has no examples to judge a model on")
-        return score_of(self.task, self.loaded(model), self.examples)
+        return score_of(self.task, self.loaded(self.settled(dict(model)) if self.settles else model), self.examples)
 
     def inputs(self, limit: int | None = None) -> list[Tensor]:
         """The inputs of the server's first examples, in batches; none where it has none."""
@@ -74,8 +76,8 @@ class Server:
         """
         module = self.bench.module
         norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        batches = [x for x in self.inputs() if len(x) > 1]
-        if not norms or not batches:
+        batches = [x for x in self.inputs() if len(x) > 1] if norms else []
+        if not batches:
             return model
         module = self.loaded(model)
         momenta = [norm.momentum for norm in norms]

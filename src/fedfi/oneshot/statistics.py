@@ -3,13 +3,16 @@
 | kind | by name | used by |
 |---|---|---|
 | `fisher` | parameter: mean squared per-example gradient | FedFiOT, FisherMerge, FedFisher, FedBEns |
-| `exact` | parameter: the same with labels drawn from the model, in expectation | FisherMerge |
+| `exact` | parameter: the same with labels drawn from the model, in expectation | the same methods |
 | `kfac` | `LAYER/inputs`, `LAYER/outputs`: Kronecker factors (`numerics.kfac`) | FedFisher, FedBEns |
+| `exact-kfac` | the same with labels drawn from the model, in expectation | FedFisher, FedBEns |
 | `last` | the last matrix `LAYER`: its full Fisher information | FedBEns (Diag + Full) |
+| `exact-last` | the same with labels drawn from the model, in expectation | FedBEns (Diag + Full) |
 | `gram` | linear `LAYER`: X^T X / n of its inputs | RegMean |
 | `classes` | `counts`: examples of each class, int64 `[classes]` | DENSE, PFNM, FedMA |
 
-The model runs in evaluation mode, on examples without augmentation, with their observed labels.
+The model runs in evaluation mode, on examples without augmentation, with their observed labels unless it says
+otherwise. Labels drawn from the model cost a backward pass a class.
 """
 
 from __future__ import annotations
@@ -49,17 +52,25 @@ def _exact(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tre
     return exact_fisher(module, batches)
 
 
-def _kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+def _kfac(module: nn.Module, batches: Batches, loss: Loss | None, classes: int) -> Tree:
     found = kronecker_factors(module, batches, loss)
     return {f"{n}/{side}": getattr(f, side) for n, f in sorted(found.items()) for side in ("inputs", "outputs")}
 
 
-def _last(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+def _exact_kfac(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return _kfac(module, batches, None, classes)
+
+
+def _last(module: nn.Module, batches: Batches, loss: Loss | None, classes: int) -> Tree:
     first = next(batches, None)
     if first is None:
         return {}
     layer = last_layer(module, first[0])
     return {layer: full_fisher(module, chain([first], batches), loss, layer)}
+
+
+def _exact_last(module: nn.Module, batches: Batches, loss: Loss, classes: int) -> Tree:
+    return _last(module, batches, None, classes)
 
 
 def last_layer(module: nn.Module, example: Tensor) -> str:
@@ -87,7 +98,9 @@ KINDS: dict[str, Kind] = {
     "fisher": Kind("diagonal", _fisher),
     "exact": Kind("diagonal", _exact),
     "kfac": Kind("matrices", _kfac),
+    "exact-kfac": Kind("matrices", _exact_kfac),
     "last": Kind("matrices", _last),
+    "exact-last": Kind("matrices", _exact_last),
     "gram": Kind("matrices", _gram),
     "classes": Kind("counts", _classes),
 }
@@ -139,7 +152,7 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
     """The side of each matrix of a kind, and the number of parameters of its layer."""
     layers = dict(module.named_modules())
     found: dict[str, tuple[int, int]] = {}
-    if kind == "last":
+    if kind in ("last", "exact-last"):
         name = last_layer(module, example)
         count = sum(p.numel() for p in layers[name].parameters(recurse=False))
         return {name: (count, count)}
@@ -149,7 +162,7 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
         weight = layer.weight
         assert isinstance(weight, Tensor)  # of a linear layer or a convolution
         inputs = weight[0].numel()
-        if kind == "kfac":
+        if kind in ("kfac", "exact-kfac"):
             found[f"{name}/inputs"] = inputs + (layer.bias is not None), count
             found[f"{name}/outputs"] = len(weight), count
         elif isinstance(layer, nn.Linear):

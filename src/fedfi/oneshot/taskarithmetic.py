@@ -24,7 +24,7 @@ from fedfi.federation.packet import Tree
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
 from fedfi.oneshot.taskvectors import common_start, task_vector
-from fedfi.oneshot.uploads import Merged, Upload
+from fedfi.oneshot.uploads import Merged, Upload, masses
 
 
 def added(
@@ -69,7 +69,7 @@ class TaskArithmetic(OneShot):
         """Every candidate; the best."""
         start = common_start(context, uploads, "task arithmetic")
         tried = self.scale if context.server.examples is not None else self.scale[:1]
-        party = [float(u.examples) if self.weights == "examples" else 1.0 for u in uploads]
+        party = masses(uploads, self.weights)
         models = [u.model for u in uploads]
         candidates = [added(models, start, uploads[0].trained, party, scale=scale) for scale in tried]
         best, _ = best_of(candidates, context.server)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfi.channels import Group, Member, Wiring
+from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 
 Orders = dict[str, Tensor]
@@ -53,6 +54,42 @@ def mix(tree: Tree, group: Group, plan: Tensor) -> None:
             new = tensor.clone()
             new[flat] = (plan.to(old.dtype) @ old).reshape(units * width, *tensor.shape[1:])
             tree[member.name] = new.movedim(0, member.axis)
+
+
+def check_regular(wiring: Wiring, purpose: str) -> None:
+    """Checks that every axis of a group holds nothing but its units, in order, so that it can get another length.
+
+    Raises:
+        InputError: Naming the tensor and the group.
+    """
+    for group in wiring.groups:
+        for m in group.members:
+            regular = torch.arange(wiring.shapes[m.name][m.axis]).view(group.units, -1)
+            if m.positions.shape != regular.shape or not torch.equal(m.positions.cpu(), regular):
+                raise InputError(f"{m.name!r} holds more than the units of {group.name!r}, so it {purpose}")
+
+
+def resize(tree: Tree, group: Group, plan: Tensor) -> None:
+    """Puts at place i of a group, which gets U' units for its U, the mixture of weights `plan[i]` of old units.
+
+    What reads the units is shared out instead, so that units in several places count once and units that share a
+    place all count: columns of `plan` times U / U' add up to 1. Copies of a network with units that were split, or
+    that are there twice, keep their function.
+
+    Args:
+        tree: Tensors whose axes of the group hold nothing but its units, in order (`check_regular`).
+        group: The group, of U units.
+        plan: `[U', U]`, rows of mass 1, columns of mass U' / U.
+    """
+    places, units = plan.shape
+    for member in group.members:
+        if member.name in tree and tree[member.name].is_floating_point():
+            tensor = tree[member.name].movedim(member.axis, 0)
+            moved = plan.to(tensor.dtype) @ tensor.reshape(units, -1)
+            if member.role == "in":
+                moved = moved * (units / places)
+            shape = (places * member.positions.shape[1], *tensor.shape[1:])
+            tree[member.name] = moved.reshape(shape).movedim(0, member.axis).contiguous()
 
 
 def producers(wiring: Wiring, group: Group, done: set[str], names: Iterable[str]) -> list[Member]:

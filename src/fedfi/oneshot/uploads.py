@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedfi.channels import Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import Metrics
 from fedfi.federation.packet import Tree
@@ -29,6 +30,8 @@ class Upload:
         trained: Names of the parameters that training changes, in order.
         examples: Number of training examples, at least 1.
         statistics: What it measured, by kind (see `statistics.KINDS`), each by name.
+        weight: What it weighs, whatever its number of examples; None: what `shares` says.
+        wiring: The channel groups of its network, where that has other widths than the server's.
     """
 
     party: str
@@ -36,6 +39,8 @@ class Upload:
     trained: tuple[str, ...]
     examples: int = 1
     statistics: Mapping[str, Tree] = field(default_factory=dict)
+    weight: float | None = None
+    wiring: Wiring | None = None
 
     @property
     def parameters(self) -> Tree:
@@ -66,17 +71,26 @@ class Merged:
         model: Every parameter and buffer by name: where the next round starts.
         metrics: Named numbers; a string is a note.
         deployed: What a user deploys, where that is not the model itself (an ensemble, a wider network).
+        orders: For each party and channel group the party's unit at each place of the model, -1 where it has none;
+            None: every unit stayed at its place.
     """
 
     model: Tree
     metrics: Metrics = field(default_factory=dict)
     deployed: Tree | None = None
+    orders: Sequence[Mapping[str, Tensor]] | None = None
+
+
+def masses(uploads: Sequence[Upload], weights: Weights) -> list[float]:
+    """The weight of each party, of any sum: its own, its number of examples, or 1."""
+    counts = [float(u.examples) if weights == "examples" else 1.0 for u in uploads]
+    return [count if u.weight is None else u.weight for u, count in zip(uploads, counts, strict=True)]
 
 
 def shares(uploads: Sequence[Upload], weights: Weights) -> list[float]:
     """The weight of each party; they add up to 1."""
-    counts = [float(u.examples) if weights == "examples" else 1.0 for u in uploads]
-    return [count / sum(counts) for count in counts]
+    found = masses(uploads, weights)
+    return [mass / sum(found) for mass in found]
 
 
 def largest(uploads: Sequence[Upload]) -> int:
@@ -84,8 +98,12 @@ def largest(uploads: Sequence[Upload]) -> int:
     return max(range(len(uploads)), key=lambda i: (uploads[i].examples, -i))
 
 
-def check_alike(uploads: Sequence[Upload]) -> None:
+def check_alike(uploads: Sequence[Upload], *, widths: bool = False) -> None:
     """Checks that all models have the same names and shapes.
+
+    Args:
+        uploads: The uploads.
+        widths: Shapes may differ where an upload brings the wiring of its own network.
 
     Raises:
         InputError: Naming both parties and what differs; or if there are none.
@@ -97,6 +115,8 @@ def check_alike(uploads: Sequence[Upload]) -> None:
         if other.model.keys() != first.model.keys() or other.trained != first.trained:
             differing = sorted(other.model.keys() ^ first.model.keys()) or ["which of them are trained"]
             raise InputError(f"models of {first.party!r} and {other.party!r} differ in {differing[0]}")
+        if widths and (first.wiring is not None or other.wiring is not None):
+            continue
         for name, value in first.model.items():
             if value.shape != other.model[name].shape:
                 raise InputError(

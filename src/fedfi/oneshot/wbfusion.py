@@ -84,4 +84,4 @@ class WBFusion(OneShot):
             iterations=self.iterations,
             tolerance=self.tolerance,
         )
-        return Merged(model, {"permuted": moved(aligned.orders)[""]})
+        return Merged(model, {"permuted": moved(aligned.orders)[""]}, orders=aligned.orders)

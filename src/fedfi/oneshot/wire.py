@@ -1,9 +1,10 @@
 """How uploads travel: models and diagonals in 16 bits, matrices by low rank in 8, within the size of a plain model.
 
 A model of d trained parameters is d 32-bit numbers. In 16 bits it is half of that, which leaves the other half for a
-diagonal (16 bits a number), or for matrices: of each layer of n parameters, 2 n bytes are spent on roots R (8 bits a
-number, `M ~ R R^T`) of equal relative rank. So an upload is no longer than FedAvg's; headers are shorter, since
-everything of a kind is one tensor.
+diagonal (16 bits a number), or for matrices: two bytes a parameter are spent on roots R (8 bits a number and a scale a
+column, `M ~ R R^T`), cut to one rank for all. So an upload is no longer than FedAvg's; headers are shorter, since
+everything of a kind is one tensor. Columns have scales of their own because eigenvalues span decades: under one scale,
+those below a ten-thousandth of the largest would be noise.
 
 Diagonals of the Fisher information span many decades. What is quantised is their fourth root, which 16 linear steps
 resolve down to 1e-18 of the largest value; taken raw, most entries would be zero. (FedFiOT says "quantized layer-wise
@@ -29,6 +30,7 @@ from fedfi.oneshot.uploads import Upload
 
 Bits = Literal[16, 32]
 _BUFFER = "buffer:"
+_SCALE = 4  # bytes of a column's scale
 _TEMPER = 4  # diagonals travel as their fourth root
 
 
@@ -80,7 +82,7 @@ class Form:
                 full = self.bits == 32
                 tensors[f"{kind}:{name}"] = (side, side if full else rank), torch.float32 if full else torch.uint8
             if self.bits == 16:
-                tensors[f"{kind}/scales"] = (len(ranks),), torch.float32
+                tensors[f"{kind}/scales"] = (sum(rank for _, rank in ranks.values()),), torch.float32
         if "classes" in self.kinds:
             tensors["classes"] = (self.classes,), torch.int64
         tensors |= {_BUFFER + n: (tuple(t.shape), t.dtype) for n, t in self.buffers.items()}
@@ -140,19 +142,21 @@ class Form:
             if self.bits == 32:
                 tensors[f"{kind}:{name}"] = found[name].float().contiguous()
                 continue
-            coded = quantize(root(found[name].float(), rank), "linear8")
-            tensors[f"{kind}:{name}"] = coded.codes
-            scales.append(coded.scale)
+            columns = root(found[name].float(), rank)
+            scales.append(columns.abs().amax(0))
+            shares = columns / scales[-1].clamp(min=torch.finfo(torch.float32).tiny)
+            tensors[f"{kind}:{name}"] = quantize(shares.clamp(-1, 1), "linear8").codes
         if self.bits == 16:
-            tensors[f"{kind}/scales"] = torch.tensor(scales)
+            tensors[f"{kind}/scales"] = torch.cat(scales) if scales else torch.zeros(0)
 
     def _unpack_matrices(self, tensors: Mapping[str, Tensor], kind: str) -> Tree:
         names = [f"{kind}:{name}" for name in self.ranks[kind]]
         if self.bits == 32:
             return {n.removeprefix(f"{kind}:"): tensors[n].clone() for n in names}
         found = {}
-        for name, scale in zip(names, tensors[f"{kind}/scales"].tolist(), strict=True):
-            r = dequantize(Quantized(tensors[name].contiguous(), scale, "linear8"))
+        scales = tensors[f"{kind}/scales"].split([rank for _, rank in self.ranks[kind].values()])
+        for name, scale in zip(names, scales, strict=True):
+            r = dequantize(Quantized(tensors[name].contiguous(), 1.0, "linear8")) * scale
             found[name.removeprefix(f"{kind}:")] = r @ r.T
         return found
 
@@ -162,12 +166,16 @@ def _tempered(value: Tensor) -> Tensor:
 
 
 def _ranks(sizes: Mapping[str, tuple[int, int]], bits: Bits) -> dict[str, tuple[int, int]]:
-    """Sides and ranks: two bytes a parameter of the layer, spent in proportion to the sides."""
-    layers: dict[str, list[int]] = {}
-    for name, (side, _) in sizes.items():
-        layers.setdefault(name.partition("/")[0], []).append(side)
-    found = {}
-    for name, (side, count) in sizes.items():
-        fraction = 2 * count / sum(n * n for n in layers[name.partition("/")[0]])
-        found[name] = side, side if bits == 32 else max(1, min(side, int(fraction * side)))
-    return found
+    """Sides and ranks: the largest rank, the same for all, whose roots and scales cost two bytes a parameter.
+
+    Small matrices are then whole, such as that of the layer which makes the logits, where every direction counts.
+    """
+    sides = [side for side, _ in sizes.values()]
+    if bits == 32:
+        return {name: (side, side) for name, (side, _) in sizes.items()}
+    layers = {name.partition("/")[0]: count for name, (_, count) in sizes.items()}
+    budget = 2 * sum(layers.values())
+    rank = max(sides, default=1)
+    while rank > 1 and sum(min(side, rank) * (side + _SCALE) for side in sides) > budget:
+        rank -= 1
+    return {name: (side, min(side, rank)) for name, (side, _) in sizes.items()}
