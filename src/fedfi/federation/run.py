@@ -168,7 +168,7 @@ def run(
 def last_state(
     algorithm: Algorithm[Any], task: Task, out: Path, seed: int, engine: Engine | None = None
 ) -> tuple[int, Any]:
-    """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
+    """The newest saved state of a run, and the number of its finished rounds; nothing is written to the directory.
 
     Args:
         algorithm: As it was run.
@@ -183,10 +183,10 @@ def last_state(
     """
     state = algorithm.init(task, keyed_generator(seed, "server", "init"))
     directory = RunDirectory(out)
-    directory.lock()
+    directory.lock_for_reading()
     try:
-        attach_all(checkpoint.row_stores(state), directory.rows)
-        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
+        attach_all(checkpoint.row_stores(state), directory.rows, read_only=True)
+        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None, read_only=True)
     finally:
         directory.close()
     if engine:
