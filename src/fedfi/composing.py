@@ -40,8 +40,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
     keys = dict(table)
     name, preset = keys.pop("name", None), keys.pop("preset", None)
     if name is None:
-        names = ", ".join(registry.entries())
-        raise InputError(f"{source}: algorithm.name: is missing (choose from {names})")
+        raise InputError(f"{source}: algorithm.name: is missing (`{registry.LISTED_BY}` prints all methods)")
     try:
         kind = registry.algorithm(str(name))
     except InputError as error:

@@ -9,6 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_FEW = 20
+"""So many names are still read."""
+_ALIKE = 0.6
+"""How much alike two names must be for one to be a slip of the other; below, suggestions are noise."""
+_SURELY = 0.8
+"""Above it, there is no need to name a second."""
+
 
 class InputError(ValueError):
     """Bad input: a wrong key, value, file or shape. The command line ends with exit code 2."""
@@ -22,21 +29,48 @@ class RunError(RuntimeError):
     """A run that cannot go on, such as too few replies. The command line ends with exit code 3."""
 
 
-def unknown(kind: str, given: object, valid: Iterable[str]) -> str:
-    """Words an unknown name: what was given, the nearest valid choice, and all of them where they are few.
+class OutputError(InputError):
+    """A place where nothing can be written; its text starts with the place, and no setting of a file is to blame."""
+
+
+def nearest(given: object, valid: Iterable[str], count: int = 1) -> list[str]:
+    """The valid names that somebody who wrote `given` may have meant, best first; often none.
+
+    A name is near if it is `given` in other case, spelt much alike, or begins with it.
+    """
+    text, names = str(given).lower(), sorted(valid)
+    same = [name for name in names if name.lower() == text]
+    alike = difflib.get_close_matches(text, {name.lower(): None for name in names}, n=count, cutoff=_ALIKE)
+    begun = [name for name in names if len(text) > 1 and name.lower().startswith(text)]
+    found = [*same, *(name for near in alike for name in names if name.lower() == near), *begun]
+    return list(dict.fromkeys(found))[:count]
+
+
+def unknown(kind: str, given: object, valid: Iterable[str], listed_by: str = "") -> str:
+    """Words an unknown name: what was given, the nearest valid choices, and all of them where they are few.
 
     Args:
         kind: What is named, such as ``"algorithm"``.
         given: The name that was given.
         valid: All names that would have been accepted.
+        listed_by: The command that prints all of them, for where they are many.
 
     Returns:
         One line without a full stop.
     """
     names = sorted(valid)
-    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {str(given)!r}{hint} (choose from {', '.join(names)})"
+    few = len(names) <= _FEW
+    near = nearest(given, names, 1 if few else 3)
+    if near and difflib.SequenceMatcher(None, str(given).lower(), near[0].lower()).ratio() >= _SURELY:
+        near = near[:1]
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if few:
+        choices = f"choose from {', '.join(names)}" if names else "there are none"
+    elif listed_by:
+        choices = f"`{listed_by}` prints all {len(names)}"
+    else:
+        choices = f"choose from {', '.join(names[:_FEW])} and {len(names) - _FEW} more"
+    return f"unknown {kind} {str(given)!r}{hint} ({choices})"
 
 
 def first_line(error: BaseException) -> str:

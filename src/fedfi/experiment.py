@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from fedfi.data.partition import check_clients, check_partition
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
-from fedfi.errors import InputError, SettingError, first_line, out_of_memory, unknown
+from fedfi.errors import InputError, OutputError, SettingError, first_line, nearest, out_of_memory, unknown
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
@@ -36,7 +36,7 @@ from fedfi.trackers import Tracker
 from fedfi.validation import dotted, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
-_OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
+OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
 _INSTEAD = (("steps", "epochs"), SIZES, ("noise", "epsilon"))
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
 
@@ -48,7 +48,7 @@ class Data(BaseModel):
 
     name: Annotated[str, Field(description="a name, a path, or package.module:function")]
     clients: Annotated[int | None, Field(ge=1, description="number of clients")] = None
-    partition: Annotated[dict[str, Any], Field(description="who holds what")] = Field(
+    partition: Annotated[dict[str, Any], Field(description="who holds what", examples=[{"by": "iid"}])] = Field(
         default_factory=lambda: {"by": "iid"}
     )
     validation: Annotated[int, Field(ge=0, description="examples kept at the server")] = 0
@@ -61,6 +61,9 @@ class Data(BaseModel):
     label: Annotated[str | None, Field(description="column of the labels")] = None
     group: Annotated[str | None, Field(description="column of natural ids")] = None
     columns: Annotated[list[str] | None, Field(description="columns to learn from")] = None
+    categories: Annotated[
+        list[str] | None, Field(description="columns of categories that look like numbers, all or most of them")
+    ] = None
     text: Annotated[str | None, Field(description="column of texts")] = None
     test: Annotated[str | None, Field(description="path of the test set")] = None
     vocabulary: Annotated[int | None, Field(ge=1, description="number of token ids")] = None
@@ -86,7 +89,7 @@ class Data(BaseModel):
     def misplaced(self) -> str | None:
         """A key that was given, yet means nothing for this kind of data."""
         wrong = (
-            set(_OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(_OF_RATINGS)
+            set(OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(OF_RATINGS)
         )
         wrong -= {"kind"}
         return next(
@@ -109,7 +112,7 @@ class Data(BaseModel):
 
     def loader_options(self) -> dict[str, Any]:
         """What `fedfi.data.load` is called with besides the name."""
-        split = {"name", "clients", "partition", "validation", "test_fraction", *_OF_RATINGS}
+        split = {"name", "clients", "partition", "validation", "test_fraction", *OF_RATINGS}
         options = {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
         if self.partition.get("by") == "natural" and "column" in self.partition:
             options.setdefault("group", self.partition["column"])
@@ -158,12 +161,14 @@ class Experiment:
         method: The method, configured.
         tables: What the settings were made from.
         source: Where they come from; errors start with it.
+        overridden: Dotted keys of `tables` that the source does not hold: ``--set`` gave them, and gets their blame.
     """
 
     settings: Settings
     method: Algorithm[Any]
     tables: Tables
     source: str
+    overridden: tuple[str, ...] = ()
 
     def algorithm(self) -> Algorithm[Any]:
         """The configured method."""
@@ -207,11 +212,11 @@ class Experiment:
             check_options(model.name, model.options)
         data = data or self.federate(self.load())
         if self.method.data_kind != data.kind:
-            name = self.settings.algorithm["name"]
-            raise InputError(
-                f"{self.source}: algorithm.name = {shown(name)}: learns from {self.method.data_kind},"
-                f" but data.name = {shown(self.settings.data.name)} holds {data.kind}"
-            )
+            with self.naming("algorithm", f"algorithm.name = {shown(self.settings.algorithm['name'])}"):
+                raise InputError(
+                    f"learns from {self.method.data_kind},"
+                    f" but data.name = {shown(self.settings.data.name)} holds {data.kind}"
+                )
         make = functools.partial(build, model.name, data.spec, model.options)
         with self.naming():
             round_size(len(data.clients), self.method.participation, self.method.clients_per_round)
@@ -251,11 +256,13 @@ class Experiment:
                 _put(tables, [table, key], value, self.source)
             if not isinstance(keys, Mapping):
                 tables[table] = keys
-        return from_dict(tables, source=self.source)
+        return from_dict(tables, source=self.source, overridden=self.overridden)
 
     @contextmanager
     def naming(self, table: str = "", given: str = "") -> Iterator[None]:
         """Within it, input errors of the library start with the experiment's source, and with a key.
+
+        Those that say themselves where they come from stay as they are: of a file, or of a place to write to.
 
         Args:
             table: What the key of a `SettingError` belongs to.
@@ -266,18 +273,22 @@ class Experiment:
         """
         given = given or table
         about = f"{given}: " if given else ""
-        try:
-            yield
-        except SettingError as error:
-            raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
-        except InputError as error:
-            if str(error).startswith(f"{self.source}: "):  # it knows where it comes from
+        with _blaming(self.source, self.overridden):
+            try:
+                yield
+            except OutputError:
                 raise
-            raise InputError(f"{self.source}: {about}{error}") from error
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            raise InputError(f"{self.source}: {about}needs more memory than there is ({first_line(error)})") from error
+            except SettingError as error:
+                raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
+            except InputError as error:
+                if str(error).startswith(f"{self.source}: "):
+                    raise
+                raise InputError(f"{self.source}: {about}{error}") from error
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                text = f"{about}needs more memory than there is ({first_line(error)})"
+                raise InputError(f"{self.source}: {text}") from error
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -288,15 +299,16 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         overrides: Such as ``"train.learning_rate=0.1"``; a value that is not TOML is a text.
 
     Raises:
-        InputError: In one line: file, key, value and the nearest valid value.
+        InputError: In one line: file (or ``--set``, for what that gave), key, value and the nearest valid value.
     """
     path = Path(path)
     tables = read_toml(path)
     parsed = [(override, *parse_override(override)) for override in overrides]
     given = {tuple(keys) for _, keys, _ in parsed}
+    overridden = {dotted(_first_new(tables, keys)): None for _, keys, _ in parsed}
     for override, keys, value in parsed:
         _put(tables, keys, value, f"--set {override}", given)
-    return from_dict(tables, source=str(path))
+    return from_dict(tables, source=str(path), overridden=tuple(overridden))
 
 
 def of_run(directory: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -315,16 +327,22 @@ def of_run(directory: Path, overrides: Sequence[str] = ()) -> Experiment:
     return load_experiment(path, overrides) if overrides else from_dict(read_toml(path), source=str(path))
 
 
-def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
+def from_dict(tables: Tables, *, source: str = "experiment", overridden: tuple[str, ...] = ()) -> Experiment:
     """Checks the settings of an experiment.
 
     Args:
         tables: As in a file.
         source: Where they come from; errors start with it.
+        overridden: Dotted keys that come from ``--set`` instead.
 
     Raises:
         InputError: As `load_experiment`.
     """
+    with _blaming(source, overridden):
+        return _checked(tables, source, overridden)
+
+
+def _checked(tables: Tables, source: str, overridden: tuple[str, ...]) -> Experiment:
     settings = validate(Settings, tables, source=source)
     if (key := settings.data.misplaced) is not None:
         raise InputError(
@@ -337,7 +355,31 @@ def from_dict(tables: Tables, *, source: str = "experiment") -> Experiment:
     except SettingError as error:
         raise InputError(f"{source}: data.{error}") from error
     _check_model(settings.model, source)
-    return Experiment(settings, method_of(settings.algorithm, source, settings.rounds), tables, source)
+    return Experiment(settings, method_of(settings.algorithm, source, settings.rounds), tables, source, overridden)
+
+
+@contextmanager
+def _blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
+    """Within it, errors about keys that ``--set`` gave start with that instead of with the source."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        about = text.removeprefix(f"{source}: ")
+        key = re.split(r"[: ]", about, maxsplit=1)[0]  # of quoted parts, the first words will do
+        if about == text or not any(key == given or key.startswith(f"{given}.") for given in overridden):
+            raise
+        raise InputError(f"--set {about}") from error
+
+
+def _first_new(tables: Mapping[str, Any], keys: Sequence[str]) -> Sequence[str]:
+    """The key itself, or the first table above it that was not there before."""
+    node: Any = tables
+    for depth, key in enumerate(keys, start=1):
+        if not isinstance(node, Mapping) or key not in node:
+            return keys[:depth]
+        node = node[key]
+    return keys
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -350,8 +392,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin files with a mark
     except FileNotFoundError as error:
         files = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, files, n=1, cutoff=0.4)
-        hint = f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
+        near = nearest(path.stem, [Path(file).stem for file in files])  # endings are all alike
+        hint = f"; did you mean {str(path.with_name(f'{near[0]}.toml'))!r}?" if near else ""
         raise InputError(f"{path}: no such file{hint}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -380,10 +422,26 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         keys.append(name)
     try:
         return keys, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return keys, value.strip()
+    except tomllib.TOMLDecodeError as error:
+        value = value.strip()
+        if value[:1] in ("[", "{"):  # no text: a list or table, whose quotes the shell has most likely taken
+            quoted = re.sub(r"""(?<=[\[,=])\s*([A-Za-z_][\w./-]*)\s*(?=[\],}])""", r'"\1"', value)
+            such = f", such as --set '{key.strip()}={quoted}'" if _is_toml(quoted) else ""
+            raise InputError(
+                f"--set {text}: is not TOML; texts in a list or table need double quotes, and single quotes around"
+                f" all of it keep the shell from taking them{such}"
+            ) from error
+        return keys, value
     except (ValueError, RecursionError) as error:
         raise InputError(f"--set {key}: is not a value: {error}") from error
+
+
+def _is_toml(value: str) -> bool:
+    try:
+        tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _check_model(model: Model, source: str) -> None:
@@ -396,7 +454,9 @@ def _check_model(model: Model, source: str) -> None:
         except SettingError as error:
             raise InputError(f"{source}: model.{error}") from error
     elif ":" not in model.name:  # a user's own is looked at before the data are loaded
-        raise InputError(f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models())}")
+        raise InputError(
+            f"{source}: model.name = {shown(model.name)}: {unknown('model', model.name, models(), 'fedfi list models')}"
+        )
 
 
 def _with_defaults(model: Model) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
 from fedfi.validation import check_decorated
 
+LISTED_BY = "fedfi list algorithms"
+"""The command that prints all methods."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -417,7 +420,7 @@ def algorithm(name: str) -> type[Any]:
         InputError: If there is no such method, or the class is not an `Algorithm`.
     """
     if name not in _ENTRIES and ":" not in name:
-        raise InputError(unknown("algorithm", name, _ENTRIES) + ", or give package.module:Class")
+        raise InputError(unknown("algorithm", name, _ENTRIES, LISTED_BY) + ", or give package.module:Class")
     found: type[Any] = import_callable(_ENTRIES[name].target if name in _ENTRIES else name, "algorithm")
     from fedfi.federation.algorithm import Algorithm
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from fedfi.errors import InputError, SettingError
+from fedfi.errors import InputError, SettingError, nearest
 
 T = TypeVar("T")
 _MOST = (2 - 2**-23) * 2.0**127
@@ -172,6 +172,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def as_toml(value: Any) -> str:
+    """A value as TOML writes it in one line; empty for none."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_bare(str(k))} = {as_toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value, default=str)
+
+
+def _bare(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][\w-]*", key) else json.dumps(key)
+
+
 def fields_of(kind: Any) -> dict[str, FieldInfo]:
     """The fields of a validated dataclass or model, by name; none for anything else."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -191,7 +204,7 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     if kind in _UNKNOWN:
         valid = sorted(fields_of(container))
         near = [n for n in (_OTHER_NAMES.get(str(location[-1])),) if n in valid]
-        near = near or difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
+        near = near or nearest(location[-1], valid)
         return f"{key}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}")
     if kind in _MISSING:
         return f"{key}: is missing"
@@ -224,6 +237,8 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
         near = _converted(value) if kind.startswith(("int", "float")) else None
         if near is not None and kind.startswith("int"):
             near = round(near)
+        if near is None and field is not None and field.examples:
+            return f"{must} {expected}, such as {as_toml(field.examples[0])}"
         return f"{must} {expected}" + ("" if near is None else f" (nearest valid: {near})")
     return message.removeprefix("Input should be ").rstrip(".")
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,9 @@ def test_a_table_for_a_terminal_is_short(file: Path, fedfi, monkeypatch: pytest.
     print_table(Path("c/results.json"))
     _, out, _ = fedfi("--version")  # reads what was printed, too
     assert "fedfibos" in out
-    assert "accuracies in %; mean ± sd over 2 seeds; every number: c/table.md" in out
+    assert "mean ± sd over 2 seeds; every number: c/table.md" in out
+    assert re.search(r"fedfibos +\d+\.\d\d% ± \d+\.\d\d%", out)
+    assert re.search(r"\d+\.\d kB +\d+\.\d kB", out)
     assert "local/accuracy " not in Path("c/table.md").read_text()
 
 
@@ -155,7 +158,7 @@ def test_summary_by_hand() -> None:
     summary = summarise([{"a": 1.0}, {"a": 2.0}, {"a": 3.0, "b": 4.0}])
     assert summary == {"a": {"mean": 2.0, "sd": 1.0, "n": 3}, "b": {"mean": 4.0, "sd": None, "n": 1}}
     shown = markdown({"m": summarise([{"global/accuracy": 0.5}, {"global/accuracy": 0.7}])}, {"m": 2})
-    assert "0.6000 ± 0.1414" in shown
+    assert "60.00% ± 14.14%" in shown
 
 
 def test_merges_share_what_clients_trained_and_measured(file: Path, fedfi, monkeypatch) -> None:
@@ -188,3 +191,35 @@ def test_merges_share_what_clients_trained_and_measured(file: Path, fedfi, monke
     names = [Path(d) / "average/seed-0/model.safetensors" for d in ("c", "alone")]
     one, other = (tensors_from_file(name) for name in names)
     assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_numbers_are_shown_as_run_shows_them() -> None:
+    values = {"global/accuracy": 0.5, "global/loss": 0.25, "bytes/up": 43210.0, "seconds": 1.25, "failures": 1.0}
+    row = markdown({"m": summarise([values])}, {"m": 1}).splitlines()[2]
+    assert [cell.strip() for cell in row.split("|")[3:-1]] == ["50.00%", "0.2500", "43.2 kB", "1.2 s", "1"]
+
+
+def test_a_run_is_no_comparison(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "r1", "-q")
+    before = sorted(Path("r1").rglob("*"))
+    code, _, err = fedfi("compare", file, "--out", "r1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("--out r1: is the directory of a single run")
+    assert sorted(Path("r1").rglob("*")) == before
+
+
+def test_methods_that_cannot_work_are_told_before_the_first_run(file: Path, fedfi) -> None:
+    """A level of 1/1000 is no parameter of 8 x 64: HeteroFL has no network so small, FedLAGC keeps more in any case."""
+    text = file.read_text().replace('{ "1.0" = 0.5, "0.25" = 0.5 }', '{ "1.0" = 0.5, "0.001" = 0.5 }')
+    file.write_text(text)
+    code, out, err = fedfi("compare", file, "--algorithms", "fedavg,heterofl,fedlagc", "--out", "c", "--rounds", "1")
+    assert (code, out) == (2, "")
+    assert "2 of 3 methods cannot work, nothing has been run: heterofl: " in err
+    assert "; fedlagc: " in err
+    assert "this model has nothing else; take one with more layers, or set keep_edges = false" in err
+    assert not list(Path("c").glob("**/run.toml"))
+
+
+def test_rounds_may_be_given(file: Path, fedfi) -> None:
+    assert fedfi("compare", file, "--algorithms", "fedavg", "--rounds", "1", "--out", "c", "-q")[0] == 0
+    assert len(read_lines(Path("c/fedavg/seed-0/metrics.jsonl"))) == 1

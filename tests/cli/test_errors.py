@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -102,10 +103,11 @@ def test_setting(file: Path, fedfi, setting: str, line: str | None) -> None:
     code, out, err = fedfi("run", file, "--set", setting, "--out", "new")
     assert code == 2
     assert out == ""
-    assert err.startswith("exp.toml: ")
+    assert err.startswith(("exp.toml: ", "--set "))
     assert err.count("\n") == 1
-    if line is not None:
-        assert err == f"exp.toml: {line}\n"
+    if line is not None:  # whoever gave the key is blamed: here never the file, unless its own key is wrong now
+        given = setting.partition("=")[0]
+        assert err == f"{'--set ' if line.startswith(given) else 'exp.toml: '}{line}\n"
     assert not Path("new").exists(), "a refused experiment leaves no run directory"
 
 
@@ -119,7 +121,7 @@ def test_nearest_names(file: Path, fedfi) -> None:
         code, _, err = fedfi("run", file, "--set", setting)
         assert code == 2
         table = setting.split("=")[0] + (".by" if "by=" in setting else "")
-        assert err.startswith(f"exp.toml: {table} = ")
+        assert err.startswith(f"--set {table} = ")
         assert f"did you mean '{near}'?" in err
 
 
@@ -249,9 +251,79 @@ def test_usage(file: Path, fedfi) -> None:
 def test_out_is_not_empty(file: Path, fedfi) -> None:
     Path("full").mkdir()
     Path("full/note").write_text("mine")
-    code, _, err = fedfi("run", file, "--out", "full")
+    code, out, err = fedfi("run", file, "--out", "full")
+    assert (code, out) == (2, "")
+    assert err == "--out full: exists and is not empty, and is no run that could be resumed; name another\n"
+    Path("full/run.toml").write_text("")
+    assert "resume it with `fedfi resume full`" in fedfi("run", file, "--out", "full")[2]
+    file.write_text(file.read_text().replace('"digits"', '"no/such/file.csv"'))  # told before data are loaded
+    for command in ("run", "compare"):
+        code, _, err = fedfi(command, file, "--out", "exp.toml/a")
+        assert (code, err) == (2, "--out exp.toml/a: exp.toml is a file, no directory\n")
+    assert fedfi("run", file, "--out", "exp.toml")[2] == (
+        "--out exp.toml: is a file; name a directory that is new or empty\n"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_blamed_itself(file: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("ro").mkdir()
+    with monkeypatch.context() as patched:  # whoever runs the tests may write anywhere
+        patched.setattr("fedfi.cli.running.os.access", lambda place, mode: False)
+        file.write_text(file.read_text().replace('"digits"', '"no/such/file.csv"'))
+        code, out, err = fedfi("run", file, "--out", "ro/x")
+    assert (code, out) == (2, "")
+    assert err.startswith("--out ro/x: cannot write to ")
+    assert err.endswith("/ro: permission denied\n")
+
+
+def test_a_run_that_began_otherwise_is_named_once(file: Path, fedfi) -> None:
+    assert fedfi("run", file, "--out", "k0", "-q")[0] == 0
+    run = Path("k0/run.toml")
+    run.write_text(run.read_text().replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    code, _, err = fedfi("resume", "k0", "--rounds", "3", "-q")
     assert code == 2
-    assert err.startswith("--out full: exists and is not empty")
+    assert err.startswith("k0/run.toml: train.learning_rate = 0.2, the run began with 0.1")
+
+
+def test_only_what_set_gave_is_its_fault(file: Path, fedfi) -> None:
+    file.write_text(file.read_text().replace("learning_rate = 0.1", "learning_rate = -1"))
+    _, _, err = fedfi("run", file, "--set", "train.steps=1")
+    assert err.startswith("exp.toml: train.learning_rate = ")
+    assert fedfi("run", file, "--set", "train.learning_rate=-2")[2].startswith("--set train.learning_rate = -2: ")
+
+
+def test_tables_and_lists_say_how_they_are_written(file: Path, fedfi) -> None:
+    text = file.read_text()
+    file.write_text(text.replace('{ by = "dirichlet", alpha = 1.0 }', '"iid"'))
+    assert fedfi("run", file)[2] == ('exp.toml: data.partition = "iid": must be a table, such as { by = "iid" }\n')
+    file.write_text(text)
+    code, _, err = fedfi("run", file, "--set", "data.augment=[crop]")  # what the shell leaves of ["crop"]
+    assert (code, err.count("\n")) == (2, 1)
+    assert "keep the shell from taking them, such as --set 'data.augment=[\"crop\"]'" in err
+    assert """--set 'data.partition={by="iid"}'""" in fedfi("run", file, "--set", "data.partition={by=iid}")[2]
+
+
+def test_names_that_are_not_near_are_not_suggested(file: Path, fedfi) -> None:
+    file.rename("bm.toml")
+    assert fedfi("run", "missing.toml")[2] == "missing.toml: no such file\n"
+    for arguments in (("list", "nonsense"), ("show", "nonsense"), ("show", "zzzz")):
+        code, _, err = fedfi(*arguments)
+        assert (code, "did you mean" in err) == (2, False), err
+    for arguments, near in (
+        (("show", "dirichle"), "'dirichlet'"),
+        (("run", "bm.toml", "--set", "algorithm.name=fedav"), "'fedavg'"),
+        (("run", "bm.toml", "--set", "data.name=movielens"), "fedfi list datasets"),
+    ):
+        err = fedfi(*arguments)[2]
+        assert near in err
+        assert len(err) < 300
+
+
+def test_more_workers_than_help_are_told(file: Path, fedfi) -> None:
+    code, _, err = fedfi("run", file, "--workers", "64", "--out", "a")
+    assert code == 0
+    assert re.search(r"^--workers 64: more than [123] do not help here: \d+ cores, 3 clients a round$", err, re.M)
+    assert "--workers" not in fedfi("run", file, "--workers", "1", "--out", "b")[2]
 
 
 def test_debug_shows_where(file: Path, fedfi) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,36 @@ def test_what_cannot_be_exported_is_said(file: Path, fedfi, arguments, said) -> 
     assert code == 2
     assert said in err
     assert not Path("x.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["local", "he-fedavg", "fedfihe"])
+def test_a_run_without_a_trained_model_exports_none(file: Path, fedfi, name: str) -> None:
+    text = "\n".join(line for line in file.read_text().splitlines() if "capacities" not in line)
+    file.write_text(text.replace('"fedfibos"', f'"{name}"').replace("rounds = 2", "rounds = 1"))
+    assert fedfi("run", file, "--out", "a", "-q")[0] == 0
+    code, out, err = fedfi("export", "a", "-o", "x.safetensors")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"a: has no trained model to export: under algorithm '{name}'")
+    assert not Path("x.safetensors").exists()
+
+
+def test_a_run_is_only_read_and_folders_of_outputs_are_made(file: Path, fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    opened, real = [], os.open
+
+    def watched(path, flags, *rest, **more):
+        if str(path).startswith("a/"):
+            opened.append(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", watched)
+    assert fedfi("export", "a", "-o", "new/deep/x.safetensors", "-q") == (0, "", "")
+    assert opened  # the lock, and the rows of the server
+    assert not any(opened)
+    assert fedfi("report", "a", "-o", "new/er/page.html", "-q") == (0, "", "")
+    assert Path("new/er/page.html").exists()
+    code, _, err = fedfi("report", "a", "-o", "exp.toml/page.html")
+    assert (code, err) == (2, "exp.toml/page.html: cannot be written: File exists\n")
 
 
 def test_a_program_with_static_norms_does_not_depend_on_the_batch(file: Path, fedfi) -> None:

@@ -9,9 +9,11 @@ import typer
 from fedfi import registry
 from fedfi.cli.app import app
 from fedfi.cli.reference import reference
+from fedfi.cli.tables import model_keys
 from fedfi.experiment import Data, Settings
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.task import Training
+from fedfi.models import available
 from fedfi.validation import fields_of
 
 
@@ -43,6 +45,51 @@ def test_show(fedfi) -> None:
     code, _, err = fedfi("show", "fedfibo")
     assert code == 2
     assert err.startswith("unknown name 'fedfibo'; did you mean 'fedfibos'?")
+
+
+def test_a_list_is_a_line_each_by_family(fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    out = fedfi("list", "algorithms")[1]
+    entries = registry.entries()
+    lines = [line.split("\t") for line in out.splitlines() if "\t" in line]
+    assert lines == [[name, entry.summary] for name, entry in entries.items()]
+    assert [line for line in out.splitlines() if line and "\t" not in line] == list(
+        dict.fromkeys(entry.family for entry in entries.values())
+    )
+    monkeypatch.setattr("fedfi.cli.listing._console", lambda: Console(width=80, force_terminal=True))
+    out = fedfi("list", "algorithms", "--family", "submodel")[1]
+    assert max(map(len, out.splitlines())) <= 80
+    assert "fedfibos" in out
+    assert "fedavg" not in out
+    assert fedfi("list", "algorithms", "--family", "submodels")[2].startswith(
+        "--family: unknown family 'submodels'; did you mean 'submodel'?"
+    )
+    assert fedfi("list", "models", "--family", "submodel")[0] == 2
+
+
+def test_a_data_set_shows_the_keys_that_mean_something(fedfi) -> None:
+    def shown(name: str) -> set[str]:
+        return {line.split()[0] for line in fedfi("show", name)[1].splitlines() if line.startswith(" ")} - {"key"}
+
+    assert shown("digits") == {"clients", "partition", "validation", "test_fraction", "augment"}
+    assert {"label", "group", "columns"} <= shown("heart_disease")
+    assert shown("heart_disease").isdisjoint({"augment", "vocabulary", "negatives"})
+    assert "vocabulary" in shown("ag_news")
+    assert shown("filmtrust") == {"min_interactions", "negatives", "negatives_per_positive"}
+
+
+def test_every_option_of_every_model_is_described() -> None:
+    for name in available():
+        for key in model_keys(name):
+            assert key.description, f"{name}.{key.name}"
+
+
+def test_show_of_the_keys_that_all_methods_have(fedfi) -> None:
+    out = fedfi("show", "algorithm")[1]
+    for key in ("name", "preset", "participation", "clients_per_round"):
+        assert f" {key} " in out
+    assert "variant" in fedfi("show", "compare")[1]
 
 
 def test_version(fedfi) -> None:

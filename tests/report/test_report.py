@@ -136,8 +136,23 @@ def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run directory"):
         write_report([tmp_path], tmp_path / "page.html")
     run = a_run(tmp_path / "run")
-    with pytest.raises(OSError, match="cannot be written"):
-        write_report([run], tmp_path / "nowhere" / "page.html")
+    with pytest.raises(OutputError, match=r"page\.html: cannot be written"):
+        write_report([run], run / "run.toml" / "page.html")
+    assert write_report([run], tmp_path / "new" / "page.html").exists()
+
+
+def test_one_round_of_two_named_classes(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", rounds=1)
+    split = json.loads((run / "split.json").read_text())
+    (run / "split.json").write_text(json.dumps(split | {"labels": ["well", "ill"]}))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    assert "after 1 round." in page
+    figures = {figure["layout"]["title"]["text"]: figure for figure in figures_of(page)}
+    for title, figure in figures.items():
+        assert f"<figcaption>{title}</figcaption>" in page
+        if "ccuracy" in title and "traffic" not in title:
+            assert figure["layout"]["yaxis"]["autorangeoptions"] == {"minallowed": 0, "maxallowed": 1}
+    assert figures["Training examples by client and label"]["data"][0]["y"] == ["well", "ill"]
 
 
 def test_standing_by_hand() -> None:

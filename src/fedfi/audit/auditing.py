@@ -27,8 +27,8 @@ from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
 from fedfi.engines.local import LocalEngine
-from fedfi.errors import InputError
 from fedfi.experiment import Experiment, of_run
+from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
@@ -206,11 +206,7 @@ def _pixels(image: Tensor, data: Dataset) -> Tensor:
 
 def write(audits: Sequence[Audit], folder: Path) -> None:
     """Writes `audit.json`, `audit.md` and `audit.html` into a folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        content = [{"name": a.name, "method": a.method, **a.table} for a in audits]
-        (folder / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
-        (folder / "audit.md").write_text(markdown(audits))
-        (folder / "audit.html").write_text(html(audits))
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    content = [{"name": a.name, "method": a.method, **a.table} for a in audits]
+    texts = {"json": json.dumps(content, indent=1) + "\n", "md": markdown(audits), "html": html(audits)}
+    for ending, text in texts.items():
+        write_output(folder / f"audit.{ending}", text.encode())

@@ -25,6 +25,7 @@ _Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, such as train.learning_rate=0.1."),
 ]
 _Workers = Annotated[int, typer.Option(min=1, help="Processes that do the work; changes no result.")]
+_Rounds = Annotated[int | None, typer.Option(min=1, help="Replace the file's number of rounds.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 app.add_typer(flower, name="flower")
@@ -52,7 +53,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Run directory; by default runs/FILE-ALGORITHM-N.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Replace the file's seed.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Replace the file's number of rounds.")] = None,
+    rounds: _Rounds = None,
     workers: _Workers = 1,
     quiet: _Quiet = False,
 ) -> None:
@@ -91,6 +92,7 @@ def compare(
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="0,1,...", help="Seeds, all methods with each; 0-2 is 0,1,2.")] = "0",
     set_: _Set = None,
+    rounds: _Rounds = None,
     workers: _Workers = 1,
     last: Annotated[int, typer.Option(min=1, help="Average the last so many evaluations of each run.")] = 1,
     quiet: _Quiet = False,
@@ -102,18 +104,23 @@ def compare(
     """
     from fedfi.cli.comparing import compare as compare_
 
-    compare_(file, algorithms, seeds, out, set_ or [], workers, last, quiet)
+    settings = [] if rounds is None else [f"rounds={rounds}"]
+    compare_(file, algorithms, seeds, out, [*(set_ or []), *settings], workers, last, quiet)
 
 
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(metavar="algorithms|datasets|models|partitions", show_default=False)],
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only the algorithms of a family, such as submodel.", show_default=False),
+    ] = None,
     json: _Json = False,
 ) -> None:
     """List what can be named in an experiment."""
     from fedfi.cli.listing import show_all
 
-    show_all(what, json)
+    show_all(what, json, family)
 
 
 @app.command()
@@ -121,7 +128,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A method, model, data set or partition, a table (experiment, data, train, evaluate), or module:name.",
+            help="A method, model, data set or partition, a table (experiment, data, train, algorithm, ...), or module:name.",
             show_default=False,
         ),
     ],
@@ -145,7 +152,8 @@ def export(
     """Write a run's model, or the submodel of a level, for deployment.
 
     Structured methods give a small dense network, unstructured ones the whole network with zeros. A .safetensors file
-    holds its parameters and buffers by name; a .pt2 file is a program that plain PyTorch loads and runs.
+    holds its parameters and buffers by name; a .pt2 file is a program that plain PyTorch loads and runs. Missing
+    folders above FILE are made, as for all outputs; the run is only read.
     """
     from fedfi.cli.exporting import export as export_
 

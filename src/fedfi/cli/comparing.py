@@ -12,15 +12,17 @@ from typing import Any, Literal
 
 from fedfi import registry
 from fedfi.cli.executing import execute
-from fedfi.cli.exits import stoppable
+from fedfi.cli.exits import note_workers, stoppable
 from fedfi.cli.parallel import Work, in_processes
-from fedfi.cli.running import check_same_split, remembered
+from fedfi.cli.running import check_same_split, check_writable, remembered
 from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
+from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
-from fedfi.experiment import Experiment, load_experiment, read_toml
+from fedfi.experiment import Experiment, Loaded, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.record import finite
+from fedfi.federation.rng import keyed_generator
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
 from fedfi.report.reading import read_run
@@ -79,6 +81,9 @@ def _compare(
     quiet: bool,
 ) -> None:
     base = load_experiment(file, overrides)
+    if (out / "run.toml").exists():
+        raise InputError(f"--out {out}: is the directory of a single run; name one that is new, or a comparison's")
+    check_writable(out)
     chosen = variants(base, algorithms)
     planned = [
         plan(label, experiment.changed({"seed": seed}), out)
@@ -92,8 +97,10 @@ def _compare(
         if not quiet:
             kept = len(planned) - len(missing)
             print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
+        note_workers(workers, len(missing), "runs", quiet)
+        works = _works(missing, quiet, _place(chosen, out))
         with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
-            for number, kind, content in in_processes(_works(missing, quiet, _place(chosen, out)), workers):
+            for number, kind, content in in_processes(works, workers):
                 if kind == "failed":
                     failed[missing[number].directory] = content
                     print(f"{missing[number].directory}: {content}", file=sys.stderr)
@@ -169,11 +176,36 @@ def _place(chosen: Mapping[str, Experiment], out: Path) -> Path | None:
 
 def _works(planned: list[Planned], quiet: bool, shared: Path | None) -> Iterator[Work]:
     """The work of each run; data are loaded once, divided once a seed, and shared by its runs."""
-    loaded, data, seed = None, None, None
+    loading(planned[0].experiment.settings.data.name, quiet)
+    loaded = planned[0].experiment.load()
+    data, seed = planned[0].experiment.federate(loaded), planned[0].seed
+    _check_all(planned, data)
+    return _works_on(planned, loaded, data, seed, shared)
+
+
+def _check_all(planned: list[Planned], data: Any) -> None:
+    """Begins every new method once, up to its state before the first round, so that none fails after others have run.
+
+    Raises:
+        InputError: Naming all that cannot work, and why.
+    """
+    news = {p.label: p for p in reversed(planned) if p.state == "new"}
+    wrong = {}
+    for label, p in reversed(news.items()):
+        try:
+            with p.experiment.naming(), one_thread():
+                p.experiment.method.init(p.experiment.task(data), keyed_generator(p.seed, "server", "init"))
+        except InputError as error:
+            wrong[label] = str(error)
+    if len(wrong) == 1 or len(set(wrong.values())) == 1:
+        raise InputError(next(iter(wrong.values())) + f" (method {', '.join(wrong)}; nothing has been run)")
+    if wrong:
+        told = "; ".join(f"{label}: {text}" for label, text in wrong.items())
+        raise InputError(f"{len(wrong)} of {len(news)} methods cannot work, nothing has been run: {told}")
+
+
+def _works_on(planned: list[Planned], loaded: Loaded, data: Any, seed: int, shared: Path | None) -> Iterator[Work]:
     for p in planned:
-        if loaded is None:
-            loading(p.experiment.settings.data.name, quiet)
-            loaded = p.experiment.load()
         if p.seed != seed:
             data, seed = p.experiment.federate(loaded), p.seed
         task = replace(p.experiment.task(data), shared=shared)

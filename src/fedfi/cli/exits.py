@@ -56,6 +56,23 @@ def stoppable(resume: str) -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
+def note_workers(workers: int, parts: int, what: str, quiet: bool) -> None:
+    """Says on stderr where some of the workers will have nothing to do.
+
+    Args:
+        workers: How many were asked for.
+        parts: Into how many the work falls.
+        what: What the parts are, such as ``"clients a round"``.
+        quiet: Say nothing.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    useful = max(1, min(cores, parts))
+    if workers > useful and not quiet:
+        print(
+            f"--workers {workers}: more than {useful} do not help here: {cores} cores, {parts} {what}", file=sys.stderr
+        )
+
+
 def quoted(path: Path) -> str:
     """A path as a shell takes it."""
     import shlex

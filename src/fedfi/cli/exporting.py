@@ -16,7 +16,7 @@ from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import DefinesLevels, DeploysNetwork, HasLevels
-from fedfi.federation.checkpoint import tensors_to_file, write_atomically
+from fedfi.federation.checkpoint import serialised, write_output
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet
 from fedfi.federation.run import last_state
@@ -38,13 +38,20 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
         quiet: Say nothing.
 
     Raises:
-        InputError: If the directory is no run, has no such level, or its run.toml is not what it began with; or if the
-            file's kind is unknown.
+        InputError: If the directory is no run or holds no trained model, has no such level, or its run.toml is not what
+            it began with; or if the kind of file is unknown.
     """
     if out.suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
     with importing_from(*remembered([directory]), Path.cwd()):
-        _export(of_run(directory), directory, capacity, out, quiet)
+        experiment = of_run(directory)
+        if not experiment.method.central:
+            name = experiment.settings.algorithm["name"]
+            raise InputError(
+                f"{directory}: has no trained model to export: under algorithm {name!r} trained models are the clients'"
+                " own, and the server only knows the initialisation"
+            )
+        _export(experiment, directory, capacity, out, quiet)
 
 
 def _export(experiment: Experiment, directory: Path, capacity: str | None, out: Path, quiet: bool) -> None:
@@ -54,11 +61,9 @@ def _export(experiment: Experiment, directory: Path, capacity: str | None, out: 
     if has_static_norms(module) and task.examples.validation is not None:
         take_statistics(task, module, task.examples.validation)
         keep_statistics(module)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.suffix == ".pt2":
-        write_atomically(out, _program(module, task.data.spec.example(), about))
-    else:
-        tensors_to_file(out, module.state_dict(), about)
+    program = out.suffix == ".pt2"
+    content = _program(module, task.data.spec.example(), about) if program else serialised(module.state_dict(), about)
+    write_output(out, content)
     if not quiet:
         count = sum(p.numel() for p in module.parameters())
         held = sum(int((p != 0).sum()) for p in module.parameters())

@@ -56,25 +56,44 @@ _LISTS: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-def show_all(what: str, as_json: bool) -> None:
-    """Prints all names of a kind.
+def show_all(what: str, as_json: bool, family: str | None = None) -> None:
+    """Prints all names of a kind, a line each: on a terminal cut to its width, elsewhere name, tab, summary.
+
+    Args:
+        what: The kind.
+        as_json: Print all that is known of each.
+        family: Only the methods of this family.
 
     Raises:
-        InputError: If there is no such kind.
+        InputError: If there is no such kind or family.
     """
     if what not in _LISTS:
         raise InputError(unknown("list", what, _LISTS))
     rows = _LISTS[what]()
+    if family is not None:
+        families = list(dict.fromkeys(row["family"] for row in rows))
+        if what != "algorithms":
+            raise InputError(f"--family {family}: only algorithms have families (fedfi list algorithms --family NAME)")
+        if family not in families:
+            raise InputError(f"--family: {unknown('family', family, families)}")
+        rows = [row for row in rows if row["family"] == family]
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    from rich.table import Table
-
-    columns = [c for c in ("name", "family", "summary", "paper") if c in ("name", "summary") or what == "algorithms"]
-    table = Table(*columns, box=None, pad_edge=False)
+    console = _console()
+    width = max(len(row["name"]) for row in rows)
+    before = rows[0]["family"] if what != "algorithms" else ""
     for row in rows:
-        table.add_row(*(row[c] for c in columns))
-    _console().print(table)
+        if row["family"] != before:
+            print(("\n" if before else "") + row["family"])
+            before = row["family"]
+        if console.is_terminal:
+            line = f"{'  ' * (what == 'algorithms')}{row['name']:{width}}  {row['summary']}"
+            print(
+                line if len(line) <= console.width else f"{line[: console.width - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+            )
+        else:
+            print(f"{row['name']}\t{row['summary']}")
 
 
 def show_one(name: str, paper: bool = False) -> None:
@@ -108,7 +127,8 @@ def show_one(name: str, paper: bool = False) -> None:
         _console().print(text, markup=False)
         _print_keys(found)
         return
-    raise InputError(unknown("name", name, [*names, *tables]) + ", or give package.module:name")
+    lists = f"fedfi list {'|'.join(_LISTS)}"
+    raise InputError(unknown("name", name, [*names, *tables], lists) + ", or give package.module:name")
 
 
 def _show_own(name: str, paper: bool) -> None:
@@ -152,7 +172,7 @@ def _show_row(row: Row) -> None:
     _console().print(f"[bold]{row['name']}[/bold] ({row['family']})\n{row['summary']}")
     found: list[keys.Key] = []
     if row["family"] == "dataset":
-        found = [key for key in keys.tables()["data"][1] if key.name != "name"]
+        found = keys.data_keys(row["name"])
     elif row["family"] == "model":
         found = keys.model_keys(row["name"])
     elif row["family"] == "partition":

@@ -96,7 +96,7 @@ def merge(
         as_json: Print the report as JSON.
         quiet: Say nothing.
     """
-    from fedfi.federation.checkpoint import tensors_to_file
+    from fedfi.federation.checkpoint import serialised, write_output
     from fedfi.federation.workbench import deployable
     from fedfi.oneshot.files import check_together, lead_of, load_weights, merge_files, read_upload
 
@@ -121,8 +121,7 @@ def merge(
         start = {n: t.clone() for n, t in bench.tree().items()}
     merged, report = merge_files(files, chosen, examples=examples, base=start)
     about = {"method": method, "model": network.name, "options": json.dumps(dict(network.options))}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    tensors_to_file(out, merged.deployed or deployable(network.task(), merged.model), about)
+    write_output(out, serialised(merged.deployed or deployable(network.task(), merged.model), about))
     report = {"method": method, "out": str(out), **report}
     if as_json:
         print(json.dumps(report, indent=1))

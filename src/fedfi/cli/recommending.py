@@ -17,7 +17,7 @@ from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import of_run
 from fedfi.federation.algorithm import ScoresItems
-from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.checkpoint import write_output
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import last_state
 from fedfi.importing import importing_from
@@ -63,7 +63,7 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([_COLUMNS, *rows])
-        write_atomically(out, text.getvalue().encode())
+        write_output(out, text.getvalue().encode())
         print(f"{len(rows)} recommendations of {len(users)} users: {out}", file=sys.stderr)
         return
     for _, rank, item, score in rows:

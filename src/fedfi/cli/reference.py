@@ -27,17 +27,19 @@ def reference() -> str:
         "# Reference of all keys\n\nMade from the tables that check a file; `fedfi show NAME` prints the same of one"
         " name. A key without a default and not *required* may be left out.\n"
     ]
-    for name, (text, keys) in tables().items():
-        title = "Head of the file" if name == "experiment" else f"`[{name}]`"
+    tables_ = tables()
+    shared = {name: tables_.pop(name) for name in ("model", "algorithm")}  # which come with what they name
+    for name, (text, keys) in tables_.items():
+        title = {"experiment": "Head of the file", "compare": "`[compare.LABEL]`"}.get(name, f"`[{name}]`")
         parts.append(f"## {title}\n\n{text}\n\n{_table(k.row() for k in keys)}")
     parts.append("## `[data] partition`\n")
     for name, kind in kinds().items():
         rows = _table(k.row() for k in keys_of(kind) if k.name != "by")
         parts.append(f'### `by = "{name}"`\n\n{kind.__doc__}\n\n{rows}')
-    parts.append("## `[model]`\n")
+    parts.append(f"## `[model]`\n\n{shared['model'][0]}\n\n{_table(k.row() for k in shared['model'][1])}")
     for name, summary in models().items():
         parts.append(f'### `name = "{name}"`\n\n{summary}\n\n{_table(k.row() for k in model_keys(name))}')
-    parts.append("## `[algorithm]`\n")
+    parts.append(f"## `[algorithm]`\n\n{shared['algorithm'][0]}\n\n{_table(k.row() for k in shared['algorithm'][1])}")
     for name, entry in registry.entries().items():
         kind = registry.algorithm(name)
         parts.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedfi.federation.divergence import DIVERGENCE, short
-from fedfi.report.reading import read_run, size
+from fedfi.report.reading import percent, read_run, size
 
 _JUDGED = (
     ("global model, test", "global/{}"),
@@ -28,8 +28,8 @@ def print_result(directory: Path) -> None:
     for name, key in _JUDGED:
         accuracy, loss = (run.last.get(key.format(metric)) for metric in ("accuracy", "loss"))
         if accuracy is not None or loss is not None:
-            percent = "" if accuracy is None else f"{accuracy:.2%}"
-            table.add_row(name, percent, "" if loss is None else short(loss))
+            shown = "" if accuracy is None else percent(accuracy)
+            table.add_row(name, shown, "" if loss is None else short(loss))
     if any(key.startswith("ranking/") for key in run.last):
         table = Table("full ranking", "HR@10", "NDCG@10", "MRR@10", box=None, pad_edge=False)
         for column in table.columns[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import count
@@ -10,11 +11,12 @@ from typing import Any
 
 from fedfi import registry
 from fedfi.cli.executing import execute
-from fedfi.cli.exits import quoted, stoppable
+from fedfi.cli.exits import note_workers, quoted, stoppable
 from fedfi.cli.results import print_result
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, OutputError, RunError
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
+from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
@@ -31,13 +33,36 @@ def start(file: Path, overrides: list[str], out: Path | None, workers: int, quie
 def _start(file: Path, overrides: list[str], out: Path | None, workers: int, quiet: bool) -> None:
     experiment = load_experiment(file, overrides)
     out = out or _free(Path("runs"), f"{file.stem}-{_label(experiment)}")
-    if not RunDirectory.is_free(out):
-        raise InputError(f"--out {out}: exists and is not empty; resume it with `fedfi resume {out}`, or name another")
+    check_free(out)
     loading(experiment.settings.data.name, quiet)
     task = experiment.task()
     if not quiet:
         print(f"run directory: {out}", file=sys.stderr)
     _run(experiment, task, out, workers, quiet, done=None)
+
+
+def check_free(out: Path) -> None:
+    """Looks, before anything is done, whether a new run directory can be made.
+
+    Raises:
+        InputError: Saying what there is, or who does not let it.
+    """
+    if (taken := RunDirectory.taken(out)) is not None:
+        raise InputError(f"--out {out}: {taken}")
+    check_writable(out)
+
+
+def check_writable(out: Path) -> None:
+    """Looks whether a directory can be written to, or be made.
+
+    Raises:
+        InputError: Naming what stands in its way.
+    """
+    place = next((p for p in (out, *out.absolute().parents) if p.exists()), out)
+    if not place.is_dir():
+        raise InputError(f"--out {out}: {place} is a file, no directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: cannot write to {place}: permission denied")
 
 
 def go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> None:
@@ -82,6 +107,9 @@ def remembered(directories: Iterable[Path]) -> list[str]:
 
 
 def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: bool, done: int | None) -> None:
+    method = experiment.method
+    asked = round_size(len(task.data.clients), method.participation, method.clients_per_round)
+    note_workers(workers, asked, "clients a round", quiet)
     with (
         stoppable(f"fedfi resume {quoted(out)}"),
         progress(experiment.settings.rounds, done or 0, quiet=quiet) as observe,
@@ -147,10 +175,10 @@ def _report(out: Path) -> str:
 
     try:
         write_report([out], out / "report.html")
+    except OutputError as error:
+        raise RunError(f"{out}: the run is complete, but its report is not: {error}") from error
     except InputError as error:  # the extra is missing; the run is complete without it
         return f"no report.html: {error}"
-    except OSError as error:
-        raise RunError(f"{out}: the run is complete, but report.html cannot be written: {error.strerror}") from error
     return f"report: {out / 'report.html'}"
 
 

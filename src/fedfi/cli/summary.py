@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.federation.divergence import short
-from fedfi.report.reading import RunRecord, judged
+from fedfi.report.reading import RunRecord, judged, percent, size
 
 _FIRST = (
     "global/accuracy",
@@ -30,9 +30,9 @@ _SHORT = {
     "levels/mean/accuracy": "levels",
     "local/accuracy_mean": "local",
     "local/accuracy_worst": "worst",
-    "bytes/up": "MB up",
-    "bytes/down": "MB down",
-    "seconds": "s",
+    "bytes/up": "up",
+    "bytes/down": "down",
+    "seconds": "time",
     "failures": "failures",
 }
 
@@ -118,7 +118,7 @@ def comma_separated(summaries: Mapping[str, Summary], seeds: Mapping[str, int]) 
 
 
 def print_table(results: Path) -> None:
-    """A short table for a terminal, accuracies in %; all numbers are in the files beside `results`."""
+    """A short table for a terminal; all numbers are in the files beside `results`."""
     from rich.console import Console
     from rich.table import Table
 
@@ -129,35 +129,37 @@ def print_table(results: Path) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for label, method in methods.items():
-        table.add_row(label, *(_brief(key, method["summary"].get(key)) for key, _ in columns))
+        table.add_row(label, *(_cell(key, method["summary"].get(key), brief=True) for key, _ in columns))
     console = Console(highlight=False)
     console.print(table)
     seeds = max((len(m["seeds"]) for m in methods.values()), default=0)
     spread = f"mean ± sd over {seeds} seeds; " if seeds > 1 else ""
-    console.print(f"accuracies in %; {spread}every number: {results.with_name('table.md')}", markup=False)
-
-
-def _brief(key: str, entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return ""
-    mean = math.nan if entry["mean"] is None else entry["mean"]
-    scale, digits = (100.0, 1) if "accuracy" in key else (1e-6, 1) if key.startswith("bytes/") else (1.0, 0)
-    spread = f" ± {short(entry['sd'] * scale, digits)}" if entry["sd"] is not None and "accuracy" in key else ""
-    return short(mean * scale, digits) + spread
+    console.print(f"{spread}every number: {results.with_name('table.md')}", markup=False)
 
 
 def _heading(key: str) -> str:
-    way = {"bytes/up": "MB up", "bytes/down": "MB down"}
-    return way.get(key, key)
+    return {"bytes/up": "up", "bytes/down": "down", "seconds": "time"}.get(key, key)
 
 
-def _cell(key: str, entry: Mapping[str, float | int | None] | None) -> str:
-    if entry is None or entry["mean"] is None:
+def _cell(key: str, entry: Mapping[str, Any] | None, *, brief: bool = False) -> str:
+    """Mean and spread as `fedfi run` shows such a number; the spread of accuracies alone where it must be brief."""
+    if entry is None:
         return ""
-    scale = 1e-6 if key.startswith("bytes/") else 1.0
-    digits = 1 if key in (*_TOTALS, "failures") else 4
-    text = short(entry["mean"] * scale, digits)
-    return text if entry["sd"] is None else f"{text} ± {short(entry['sd'] * scale, digits)}"
+    mean = math.nan if entry["mean"] is None else entry["mean"]
+    spread = "" if entry["sd"] is None or (brief and "accuracy" not in key) else f" ± {_shown(key, entry['sd'])}"
+    return _shown(key, mean) + spread
+
+
+def _shown(key: str, value: float) -> str:
+    if not math.isfinite(value):
+        return short(value)
+    if "accuracy" in key:
+        return percent(value)
+    if key.startswith("bytes/"):
+        return size(value)
+    if key == "seconds":
+        return f"{value:.1f} s"
+    return f"{value:g}" if key == "failures" else short(value)
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

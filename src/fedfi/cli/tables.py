@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedfi import registry
+from fedfi.validation import as_toml as plain
 from fedfi.validation import fields_of
 
 
@@ -52,23 +51,38 @@ def keys_of(kind: Any) -> list[Key]:
 
 def model_keys(name: str) -> list[Key]:
     """The options of a model, by name."""
-    from fedfi.models import options
+    from fedfi.models import documented, options
 
-    found = []
+    found, told = [], documented(name)
     for parameter in options(name):
         default = "required" if parameter.default is parameter.empty else plain(parameter.default)
         annotation = parameter.annotation
         metadata = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is typing.Annotated else ()
         inner = [m for item in metadata for m in getattr(item, "metadata", [item])]
         description = next((m.description for m in metadata if getattr(m, "description", None)), "")
+        description = description or told.get(parameter.name, "")
         text = "value" if annotation is parameter.empty else type_name(annotation)
         found.append(Key(parameter.name, text + _bounds(inner), default, description))
     return found
 
 
+def data_keys(name: str) -> list[Key]:
+    """The keys of table `[data]` that mean something for a data set, by name."""
+    from fedfi.data import accepted
+    from fedfi.data.recommendation import available as ratings
+    from fedfi.experiment import OF_RATINGS, Data
+
+    if name in ratings():
+        known = {*OF_RATINGS} - {"kind"}
+    else:
+        known = {"clients", "partition", "validation", "test_fraction", *accepted(name)}
+    return [key for key in keys_of(Data) if key.name in known]
+
+
 def tables() -> dict[str, tuple[str, list[Key]]]:
     """The tables of an experiment file but those that depend on a name: what each is for, and its keys."""
-    from fedfi.experiment import Data, Settings
+    from fedfi.experiment import Data, Model, Settings
+    from fedfi.federation.algorithm import Algorithm
     from fedfi.federation.evaluation import Evaluate
     from fedfi.federation.task import Training
 
@@ -79,8 +93,25 @@ def tables() -> dict[str, tuple[str, list[Key]]]:
             [key for key in keys_of(Settings) if key.name not in inner],
         ),
         "data": ("Table [data]: which data, and how they are divided among clients.", keys_of(Data)),
+        "model": ("Table [model]: which model; the keys of that one beside them.", keys_of(Model)),
         "train": (f"Table [train]: {_summary(Training)}", keys_of(Training)),
         "evaluate": (f"Table [evaluate]: {_summary(Evaluate)}", keys_of(Evaluate)),
+        "algorithm": (
+            "Table [algorithm]: which method; these keys, which all methods have, and those of that one.",
+            [
+                Key("name", "str", "required", "a method of `fedfi list algorithms`, or package.module:Class"),
+                Key("preset", "str", "", "named settings of the method, which other keys replace"),
+                *keys_of(Algorithm),
+            ],
+        ),
+        "compare": (
+            "Tables [compare.LABEL]: variants for `fedfi compare`. Any key of [algorithm] that differs, and these.",
+            [
+                Key("name", "str", "that of [algorithm]", "the variant's method"),
+                Key("train", "table", "", "keys of [train] that differ"),
+                Key("model", "table", "", "keys of [model] that differ"),
+            ],
+        ),
         **{f"algorithm.{name}": _wrapper(name) for name in registry.wrappers()},
     }
 
@@ -121,12 +152,3 @@ def _bounds(metadata: typing.Sequence[Any]) -> str:
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     found = [f"{s} {getattr(m, n):g}" for m in metadata for n, s in signs.items() if getattr(m, n, None) is not None]
     return f", {', '.join(found)}" if found else ""
-
-
-def plain(value: Any) -> str:
-    """A value as TOML writes it; empty for none."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(str(k))} = {plain(v)}" for k, v in value.items()) + " }"
-    return json.dumps(value, default=str)

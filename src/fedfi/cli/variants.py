@@ -58,7 +58,9 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
         name, default = first, first
     if name not in registry.entries() and ":" not in name:
         own = 'module:Class, or [compare.LABEL] name = "module:Class" in the file'
-        raise InputError(f"--algorithms {item}: {unknown('algorithm', name, registry.entries())}; your own: {own}")
+        raise InputError(
+            f"--algorithms {item}: {unknown('algorithm', name, registry.entries(), registry.LISTED_BY)}; your own: {own}"
+        )
     if len(rest) > 1:
         raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
     preset = rest[0] if rest else None
@@ -89,7 +91,7 @@ def _variant(
     tables |= {"algorithm": algorithm | keys, "train": recipe | train, "model": model}
     own = label in experiment.settings.compare
     source = f"{experiment.source} [compare.{label}]" if own else experiment.source
-    return from_dict(tables, source=source)
+    return from_dict(tables, source=source, overridden=experiment.overridden)
 
 
 def _add(found: dict[str, Experiment], label: str, experiment: Experiment) -> None:

@@ -3,7 +3,7 @@
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import ClientData, FederatedData
 from fedfi.data.partition import partitions
-from fedfi.data.sources import available, load
+from fedfi.data.sources import accepted, available, load
 from fedfi.data.split import federate
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Dataset",
     "Examples",
     "FederatedData",
+    "accepted",
     "available",
     "federate",
     "load",

@@ -80,7 +80,7 @@ class FederatedData:
         """Who holds which examples, for ``split.json``; the split is checked first.
 
         Returns:
-            JSON-able: `name`, `origin`, `partition`, `seed`, and for `test`, `validation` (or None) and the
+            JSON-able: `name`, `origin`, `partition`, `seed`, `labels` (of the classes, where they have names), and for `test`, `validation` (or None) and the
             train and test of each of `clients` a record of `size`, `class_counts` ``[classes]``, `hash`
             (blake2b of the indices as little-endian int64) and `indices`. Indices count within the file that
             `origin` names.
@@ -91,6 +91,7 @@ class FederatedData:
             "origin": dict(self.origin),
             "partition": dict(self.partition),
             "seed": self.seed,
+            **({"labels": list(map(str, self.test.dataset.label_names))} if self.test.dataset.label_names else {}),
             "clients": {
                 client: {"train": _record(data.train), "test": _record(data.test)}
                 for client, data in self.clients.items()

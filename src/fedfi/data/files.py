@@ -28,7 +28,7 @@ Pair = tuple[Dataset, Dataset | None]
 _TABLES = (".csv", ".tsv", ".parquet")
 _READABLE = (*_TABLES, ".npz")
 _TOKENS = ("vocabulary", "length", "tokenizer")
-_COLUMNS = ("label", "group", "columns", "text", *_TOKENS)
+_COLUMNS = ("label", "group", "columns", "categories", "text", *_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def from_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pa
     if train.images is not None:
         return _from_image_rows(train, test, name, options)
     if options.text is not None:
-        _refuse(options, name, "table of texts", "columns")
+        _refuse(options, name, "table of texts", "columns", "categories")
         return _from_text_rows(train, test, name, options)
     _refuse(options, name, "table without the option 'text'", *_TOKENS)
     return tables.from_frame(train.frame, None if test is None else test.frame, name, options, missing=train.missing)
@@ -102,7 +102,7 @@ def from_arrow(table: pa.Table) -> Rows:
 
 
 def _from_image_rows(train: Rows, test: Rows | None, name: str, options: Options) -> Pair:
-    _refuse(options, name, "table of images", "columns", "text", *_TOKENS)
+    _refuse(options, name, "table of images", "columns", "categories", "text", *_TOKENS)
     test_frame = None if test is None else test.frame
     targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
     data = _images(images.decode(train.images or [], name), targets, names, name)

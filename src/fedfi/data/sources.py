@@ -22,8 +22,11 @@ from fedfi.errors import InputError, unknown
 from fedfi.importing import call, import_callable
 
 Pair = tuple[Dataset, Dataset | None]
-_TABLE_OPTIONS = ("label", "group", "columns")
+_TABLE_OPTIONS = ("label", "group", "columns", "categories")
 _TEXT_OPTIONS = ("vocabulary", "length", "tokenizer")
+_RETURN_GROUPS = (
+    '; natural ids come with its arrays, under the name \'groups\': {"x": ..., "y": ..., "groups": ...}, one an example'
+)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -32,6 +35,7 @@ class _Source:
     summary: str
     read: Callable[[str, Options], Pair]
     accepts: tuple[str, ...] = ()
+    images: bool = True
 
 
 def load(
@@ -40,6 +44,7 @@ def load(
     label: str | None = None,
     group: str | None = None,
     columns: list[str] | tuple[str, ...] | None = None,
+    categories: list[str] | tuple[str, ...] | None = None,
     text: str | None = None,
     test: str | Path | None = None,
     vocabulary: int | None = None,
@@ -60,6 +65,7 @@ def load(
         label: Column of the labels.
         group: Column of natural ids, for the partition ``natural``.
         columns: Columns to learn from; default all that are left.
+        categories: Columns whose values are categories although they look like numbers, all or most of them.
         text: Column of texts, which become token ids.
         test: Path of the test set.
         vocabulary: Token ids of the byte-level BPE tokenizer trained on the training texts (default 8000).
@@ -78,6 +84,7 @@ def load(
         label=label,
         group=group,
         columns=None if columns is None else tuple(columns),
+        categories=None if categories is None else tuple(categories),
         text=text,
         test=None if test is None else str(test),
         vocabulary=vocabulary,
@@ -96,6 +103,14 @@ def available() -> dict[str, str]:
     return {name: source.summary for name, source in _SOURCES.items()} | {
         "medmnist:NAME": "Any MedMNIST set with one label an image, such as medmnist:pathmnist"
     }
+
+
+def accepted(name: str) -> tuple[str, ...]:
+    """The options of `load` that mean something for a data set of `available`."""
+    source = _SOURCES.get(name)
+    if source is None:  # any of MedMNIST
+        return ("augment",)
+    return (*source.accepts, *(("augment",) if source.images else ()))
 
 
 def _read(name: Any, options: Options) -> Pair:
@@ -120,14 +135,20 @@ def _read(name: Any, options: Options) -> Pair:
         return _call(key)
     if isinstance(name, Path) or len(path.parts) > 1 or path.suffix:
         raise InputError(f"no data at {key}")
-    raise InputError(unknown("data set", key, available()) + ", or give a path or package.module:function")
+    from fedfi.data.recommendation import available as ratings  # which are no examples, yet named in the same place
+
+    names = available() | ratings()
+    raise InputError(
+        unknown("data set", key, names, "fedfi list datasets") + ", or give a path or package.module:function"
+    )
 
 
 def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
     for field in dataclasses.fields(options):
         if getattr(options, field.name) is not None and field.name not in (*accepted, "augment"):
             allowed = f"takes only {', '.join(accepted)}" if accepted else "takes none"
-            raise InputError(f"{what}: unknown option {field.name!r} ({allowed})")
+            hint = _RETURN_GROUPS if field.name == "group" and what.startswith(("function", "given")) else ""
+            raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
 
 
 def _given(value: Any, where: str, name: str) -> Pair:
@@ -239,7 +260,7 @@ def _medmnist(name: str, options: Options) -> Pair:
 
 _SOURCES = {
     "digits": _Source("1,797 handwritten digits, 8 x 8 grey, 10 classes (embedded)", _digits),
-    "breast_cancer": _Source("569 tumours, 30 numbers, 2 classes (embedded)", _breast_cancer),
+    "breast_cancer": _Source("569 tumours, 30 numbers, 2 classes (embedded)", _breast_cancer, images=False),
     "cifar10": _Source("60,000 photographs, 32 x 32 colour, 10 classes", _files_or_hub("uoft-cs/cifar10")),
     "cifar100": _Source(
         "60,000 photographs, 32 x 32 colour, 100 classes", _files_or_hub("uoft-cs/cifar100"), ("label",)
@@ -253,11 +274,12 @@ _SOURCES = {
         "70,000 pieces of clothing, 28 x 28 grey, 10 classes",
         _files_or_hub("zalando-datasets/fashion_mnist"),
     ),
-    "ag_news": _Source("News in 4 classes, as token ids", _ag_news, _TEXT_OPTIONS),
+    "ag_news": _Source("News in 4 classes, as token ids", _ag_news, _TEXT_OPTIONS, images=False),
     "heart_disease": _Source(
         "920 patients of four hospitals (column 'dataset'), 2 classes, values missing",
         _heart_disease,
         _TABLE_OPTIONS,
+        images=False,
     ),
     "pneumonia_mnist": _Source("Chest X-rays, 28 x 28 grey, 2 classes", _medmnist),
 }

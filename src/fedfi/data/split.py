@@ -176,8 +176,9 @@ def _natural(
 def _groups(data: Dataset, column: object) -> np.ndarray[Any, Any]:
     if data.groups is None:
         raise SettingError(
-            f'partition.by = "natural": {data.name!r} was loaded without a column of natural ids; '
-            "name one with the option 'group'"
+            f'partition.by = "natural": {data.name!r} was loaded without natural ids; of a table, name their column'
+            " (partition.column); arrays and what a function returns have them under the name 'groups': {\"x\": ...,"
+            ' "y": ..., "groups": ...}'
         )
     if data.group_column is not None and column != data.group_column:
         raise SettingError(f"partition.column = {shown(column)}: {unknown('column', column, [data.group_column])}")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
 _MOST_CATEGORIES = 256
+_MOST_SLIPS = 0.1
+"""A column of which so few values are no numbers is one of numbers, with slips; above it, it is one of categories."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Options:
         label: Column of the labels; None: the first of `LABELS` that is there.
         group: Column of the natural ids.
         columns: Columns to use as features; None: all that are left.
+        categories: Columns whose values are categories although they look like numbers.
         text: Column of the text, which makes it a text data set.
         test: Path of the test set.
         vocabulary: Number of token ids of a tokenizer trained on the training texts.
@@ -44,6 +47,7 @@ class Options:
     label: str | None = None
     group: str | None = None
     columns: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
     text: str | None = None
     test: str | None = None
     vocabulary: int | None = None
@@ -126,7 +130,7 @@ def from_frame(
             raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
     if not chosen:
         raise InputError(f"data {name!r} has no columns to learn from besides {key!r}")
-    numbers, categories = _columns(train, chosen, name)
+    numbers, categories = _columns(train, chosen, options.categories or (), name)
     features = (*numbers, *(f"{c}={value}" for c, values in categories.items() for value in values))
     one_hot = len(features) - len(numbers)
 
@@ -150,15 +154,22 @@ def from_frame(
     return build(train, targets, test=False), build(test, test_targets, test=True)
 
 
-def _columns(frame: pd.DataFrame, chosen: list[str], name: str) -> tuple[list[str], dict[str, list[str]]]:
+def _columns(
+    frame: pd.DataFrame, chosen: list[str], named: tuple[str, ...], name: str
+) -> tuple[list[str], dict[str, list[str]]]:
     """Which of the columns are numbers, and the sorted categories of the others."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+    for c in named:
+        if c not in chosen:
+            raise InputError(f"data {name!r}: categories: {unknown('column', c, chosen)}")
     numbers, categories = [], {}
     for c in chosen:
-        if is_numeric_dtype(frame[c]) and not is_bool_dtype(frame[c]):
+        if c not in named and is_numeric_dtype(frame[c]) and not is_bool_dtype(frame[c]):
             numbers.append(c)
             continue
+        if c not in named:
+            _refuse_slips(frame[c], name)
         values = sorted({str(value) for value in frame[c].dropna().tolist()})
         if len(values) > _MOST_CATEGORIES:
             raise InputError(
@@ -179,7 +190,8 @@ def _values(
         try:
             array = values.to_numpy(dtype=np.float32, na_value=np.nan)
         except (TypeError, ValueError) as error:
-            raise InputError(f"data {name!r}: column {c!r} is not all numbers in the test set") from error
+            slip = _slips(values)[0]
+            raise InputError(f"data {name!r}: column {c!r} is not all numbers in the test set: {slip}") from error
         if np.isinf(array).any():
             raise InputError(f"data {name!r}: {int(np.isinf(array).sum())} infinite values in column {c!r}")
         parts.append(array[:, None])
@@ -188,6 +200,37 @@ def _values(
         strings = values.map(str).where(values.notna(), "").to_numpy(dtype=str)
         parts.append((strings[:, None] == np.asarray(known, dtype=str)[None]).astype(np.float32))
     return np.concatenate(parts, axis=1)
+
+
+def _refuse_slips(values: pd.Series, name: str) -> None:
+    """Refuses a column of which nearly all values are numbers; as categories, each number would be one of its own."""
+    slips, there = _slips(values), int(values.notna().sum())
+    if 0 < len(slips) <= _MOST_SLIPS * there:
+        more = f", and {len(slips) - 1} more" if len(slips) > 1 else ""
+        raise InputError(
+            f"data {name!r}: column {str(values.name)!r} is all numbers but for {len(slips)} of {there} values:"
+            f" {slips[0]}{more}; mend it, leave the cell empty where the number is missing, or name the column among"
+            " 'categories' if its values are no numbers"
+        )
+
+
+def _slips(values: pd.Series) -> list[str]:
+    """The values that are there and no numbers, each with its row, counted from 1 without the heading."""
+    return [f"row {n}: {v!r}" for n, v in enumerate(values.tolist(), 1) if not _is_missing(v) and not _is_number(v)]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _refuse_missing(frame: pd.DataFrame, chosen: list[str], name: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfi.errors import RunError
+from fedfi.errors import OutputError, RunError
 from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rows import RowStore
 
@@ -116,13 +116,14 @@ def save(directory: Path, rounds: int, content: Any) -> Path:
     return path
 
 
-def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple[int, Any]:
+def load(directory: Path, template: Any, report: Callable[[str], None], *, read_only: bool = False) -> tuple[int, Any]:
     """The newest intact checkpoint: finished rounds, and content of the template's kind.
 
     Args:
         directory: Where checkpoints lie.
         template: A freshly initialised content of the same kind.
         report: Told of each damaged checkpoint that is passed over.
+        read_only: Leave damaged checkpoints as they are called.
 
     Raises:
         RunError: If there is none.
@@ -136,7 +137,8 @@ def load(directory: Path, template: Any, report: Callable[[str], None]) -> tuple
         except (PacketError, ValueError, KeyError) as error:
             reasons.append(f"{path.name} {error}")
             report(f"checkpoint {path.name} {error} and is passed over")
-            path.rename(path.with_suffix(".damaged"))
+            if not read_only:
+                path.rename(path.with_suffix(".damaged"))
     for number, (rounds, name, structure, packet) in enumerate(intact):
         older = [list(_described_rows(s)) for _, _, s, _ in reversed(intact[number + 1 :])]
         try:
@@ -212,6 +214,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Writes what a user asked for to a file, whole or not at all, and makes the folders above it that are missing.
+
+    Raises:
+        OutputError: If nothing can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
 def any_in(directory: Path) -> bool:
     """Whether a checkpoint was ever finished there."""
     return bool(_listed(directory)) or any(directory.glob("round-*.damaged"))
@@ -227,10 +242,15 @@ def _listed(directory: Path) -> list[tuple[int, Path]]:
 
 def tensors_to_file(path: Path, tree: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
     """Writes a model as a safetensors file, atomically; `about` becomes its metadata."""
+    write_atomically(path, serialised(tree, about))
+
+
+def serialised(tree: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+    """A model as the content of a safetensors file; `about` becomes its metadata."""
     from safetensors.torch import save as serialise
 
     tensors = {k: t.detach().cpu().contiguous().clone() for k, t in tree.items()}
-    write_atomically(path, serialise(tensors, dict(about) if about else None))
+    return serialise(tensors, dict(about) if about else None)
 
 
 def tensors_from_file(path: Path) -> Tree:

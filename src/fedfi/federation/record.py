@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 import tomli_w
 import torch
 
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, OutputError, RunError
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.importing import import_places
 
@@ -39,10 +40,10 @@ class RunDirectory:
         """Makes a new run directory.
 
         Raises:
-            InputError: If the directory exists and is not empty, or cannot be made.
+            OutputError: If the directory exists and is not empty, or cannot be made.
         """
-        if not RunDirectory.is_free(path):
-            raise InputError(f"{path} exists and is not empty; resume it with `fedfi resume {path}`, or name another")
+        if (taken := RunDirectory.taken(path)) is not None:
+            raise OutputError(f"{path}: {taken}")
         directory = RunDirectory(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -51,15 +52,21 @@ class RunDirectory:
             write_atomically(path / "env.json", json.dumps(environment(), indent=1).encode())
             write_atomically(path / "split.json", json.dumps(split).encode())
         except OSError as error:
-            raise InputError(f"cannot write to {path}: {error.strerror or error}") from error
+            raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
         return directory
 
     @staticmethod
-    def is_free(path: Path) -> bool:
-        """Whether a run may begin there: nothing is there, or no more than a run that ended before it began left."""
+    def taken(path: Path) -> str | None:
+        """Why no run may begin there; None where nothing is, or what a run that ended before it began has left."""
         if not path.exists():
-            return True
-        return path.is_dir() and all(p.name == ".lock" or p.name.endswith(".part") for p in path.iterdir())
+            return None
+        if not path.is_dir():
+            return "is a file; name a directory that is new or empty"
+        if all(p.name == ".lock" or p.name.endswith(".part") for p in path.iterdir()):
+            return None
+        if (path / "run.toml").exists():
+            return f"exists and is not empty; resume it with `fedfi resume {shlex.quote(str(path))}`, or name another"
+        return "exists and is not empty, and is no run that could be resumed; name another"
 
     def lock(self) -> None:
         """Takes the directory for this process.
@@ -72,12 +79,32 @@ class RunDirectory:
         try:
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise InputError(f"cannot write to {self.path}: {error.strerror or error}") from error
+            raise OutputError(f"cannot write to {self.path}: {error.strerror or error}") from error
+        self._take(fcntl.LOCK_EX)
+
+    def lock_for_reading(self) -> None:
+        """Keeps processes that would write out of the directory, which need not be writable; readers may be many.
+
+        Raises:
+            InputError: If another process runs in it.
+        """
+        import fcntl
+
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = os.open(self.path / ".lock", os.O_RDONLY)
+        except FileNotFoundError:  # a copy, in which nobody has run yet
+            return
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        self._take(fcntl.LOCK_SH)
+
+    def _take(self, kind: int) -> None:
+        import fcntl
+
+        try:
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock)
-            self._lock = -1
+            self.close()
             raise InputError(f"another process is running in {self.path}") from None
 
     def complete(self, config: Mapping[str, Any], split: Mapping[str, Any]) -> None:

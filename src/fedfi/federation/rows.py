@@ -32,12 +32,12 @@ class _File:
         self.held: list[frozenset[int]] = []
         self._fd = -1
 
-    def open(self, path: Path | None = None) -> None:
+    def open(self, path: Path | None = None, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         if path is None:
             descriptor, name = tempfile.mkstemp(prefix="fedfi-rows-")
             Path(name).unlink()  # gone with the process, however it ends
         else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(path, flags, 0o644)
         self._fd = descriptor
         weakref.finalize(self, os.close, descriptor)
 
@@ -69,11 +69,15 @@ class RowStore:
         self._before: frozenset[int] = frozenset()  # slots of the store that this one was forked from
         self._file = _File()
 
-    def attach(self, directory: Path, name: str) -> None:
-        """Keeps the rows in `directory` from now on; must come before the first write."""
+    def attach(self, directory: Path, name: str, *, read_only: bool = False) -> None:
+        """Keeps the rows in `directory` from now on, or reads them there; must come before the first write."""
         if self._file.is_open:
             raise RuntimeError("a row store can only be attached before its first use")
-        self._file.open(directory / f"{name}.rows")
+        path = directory / f"{name}.rows"
+        if not read_only:
+            self._file.open(path)
+        elif path.exists():  # else there are no rows yet
+            self._file.open(path, os.O_RDONLY)
 
     def fork(self) -> RowStore:
         """A store that begins with the same rows; what is written to it leaves this one as it is."""
@@ -157,8 +161,9 @@ class RowStore:
         return slot
 
 
-def attach_all(stores: Iterable[RowStore], directory: Path) -> None:
-    """Gives each store a file of its own in `directory`."""
-    directory.mkdir(parents=True, exist_ok=True)
+def attach_all(stores: Iterable[RowStore], directory: Path, *, read_only: bool = False) -> None:
+    """Gives each store a file of its own in `directory`, or reads the one that is there."""
+    if not read_only:
+        directory.mkdir(parents=True, exist_ok=True)
     for number, store in enumerate(stores):
-        store.attach(directory, str(number))
+        store.attach(directory, str(number), read_only=read_only)

@@ -179,7 +179,7 @@ def last_state(
     config: Mapping[str, Any] | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> tuple[int, Any]:
-    """The newest saved state of a run, and the number of its finished rounds; the directory is left as it is.
+    """The newest saved state of a run, and the number of its finished rounds; nothing is written to the directory.
 
     Args:
         algorithm: As it was run.
@@ -196,13 +196,13 @@ def last_state(
         RunError: If there is no usable checkpoint.
     """
     directory = RunDirectory(out)
-    directory.lock()
+    directory.lock_for_reading()
     try:
         if config is not None:
             _check_config(directory, settings(config), _OF_THE_LOOP, written)
         state = algorithm.init(task, keyed_generator(seed, "server", "init"))
-        attach_all(checkpoint.row_stores(state), directory.rows)
-        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None)
+        attach_all(checkpoint.row_stores(state), directory.rows, read_only=True)
+        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None, read_only=True)
     finally:
         directory.close()
     if engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -115,6 +116,26 @@ def options(name: str) -> list[inspect.Parameter]:
         InputError: If there is no such model.
     """
     return _parameters(_find(name), f"model {name!r}")[1:]
+
+
+def documented(name: str) -> dict[str, str]:
+    """What the section `Args` of a model's docstring says of each option; empty where there is none.
+
+    Raises:
+        InputError: If there is no such model.
+    """
+    _, _, section = (inspect.getdoc(_find(name)) or "").partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    option = ""
+    for line in section.split("\n"):
+        if line and not line.startswith(" "):  # the next section
+            break
+        if (begun := re.match(r"    (\w+)(?: \([^)]*\))?: (.*)", line)) is not None:
+            option = begun[1]
+            found[option] = begun[2]
+        elif option and line.strip():
+            found[option] += f" {line.strip()}"
+    return {option: text.replace("`", "").rstrip(".") for option, text in found.items()}
 
 
 def _find(name: str) -> Callable[..., object]:

@@ -22,7 +22,7 @@ from fedfi.channels import Wiring, discover
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
-from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rng import keyed_generator, keyed_global_rng
@@ -168,8 +168,7 @@ def write_upload(
         "bits": bits,
     }
     packet = form.pack(upload, about)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, packet.encode())
+    write_output(path, packet.encode())
     return packet
 
 

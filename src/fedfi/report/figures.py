@@ -14,6 +14,7 @@ Figure = dict[str, Any]
 COLOURS = ("#3b76d6", "#e07b39", "#2f9e77", "#c2477f", "#8a63d2", "#b59a1f", "#4aa8c0", "#d05050")
 _ACCENT = [[0, "rgba(59,118,214,0.04)"], [1, "rgba(59,118,214,1)"]]
 _SHARE = ".0%"
+_FEW_ROUNDS = 10
 
 
 def curve(runs: Sequence[RunRecord], key: str, title: str) -> Figure | None:
@@ -94,7 +95,7 @@ def labels(run: RunRecord) -> Figure | None:
     if not all("class_counts" in client["train"] for client in clients.values()) or not clients:
         return None
     counts = [client["train"]["class_counts"] for client in clients.values()]
-    names = [str(i) for i in range(len(counts[0]))]
+    names = run.split.get("labels") or [str(i) for i in range(len(counts[0]))]
     columns = [list(column) for column in zip(*counts, strict=True)]
     return _heat(columns, list(clients), names, "Training examples by client and label", "client", "label")
 
@@ -166,6 +167,10 @@ def _figure(
         "showlegend": legend,
         "hovermode": "closest",
     }
+    if percent:  # around a single point, plotly's own axis goes beyond
+        layout["yaxis"]["autorangeoptions"] = {"minallowed": 0, "maxallowed": 1}
+    if x == "round" and max((max(t["x"]) for t in traces), default=0) <= _FEW_ROUNDS:
+        layout["xaxis"]["dtick"] = 1  # there is no half a round
     return {"data": traces, "layout": layout}
 
 

@@ -10,13 +10,14 @@
     ...own,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("--text"), family: "system-ui, sans-serif", size: 12 },
-    margin: { l: 52, r: 16, t: 44, b: 44 },
+    title: undefined,  // the caption says it, where no tool bar lies over it and long ones wrap
+    margin: { l: 52, r: 16, t: 30, b: 44 },
     legend: { orientation: "h", y: -0.22, font: { size: 11 } },
     xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
   });
   const draw = () => document.querySelectorAll("[data-figure]").forEach(place => {
     const figure = figures[Number(place.dataset.figure)];
-    Plotly.react(place, figure.data, layout(figure.layout), { responsive: true, displaylogo: false });
+    Plotly.react(place, figure.data, layout(figure.layout), { responsive: true, displaylogo: false, displayModeBar: "hover" });
   });
   draw();
   dark.addEventListener("change", draw);

@@ -13,26 +13,25 @@ from typing import Any
 
 import tomli_w
 
-from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.checkpoint import write_output
 from fedfi.federation.divergence import short
 from fedfi.federation.record import finite
 from fedfi.report import figures as fig
 from fedfi.report import plotly
-from fedfi.report.reading import RunRecord, read_runs, size
+from fedfi.report.reading import RunRecord, percent, read_runs, rounds_of, size
 
 _SHOWN = 50
 _SCORE, _RANKING = ("global/accuracy", "test accuracy"), ("ranking/hr@10", "hit rate at 10 (full ranking)")
-_NUMBER = "{:.3f}"
-_COLUMNS = (
-    ("global/accuracy", "global accuracy", "{:.2%}"),
-    ("global/loss", "global loss", _NUMBER),
-    ("levels/mean/accuracy", "mean of levels", "{:.2%}"),
-    ("local/accuracy_mean", "local accuracy", "{:.2%}"),
-    ("local/accuracy_worst", "worst client", "{:.2%}"),
-    ("ranking/hr@10", "HR@10", "{:.2%}"),
-    ("ranking/ndcg@10", "NDCG@10", "{:.4f}"),
-    ("ranking/mrr@10", "MRR@10", "{:.4f}"),
-)
+_COLUMNS = {
+    "global/accuracy": "global accuracy",
+    "global/loss": "global loss",
+    "levels/mean/accuracy": "mean of levels",
+    "local/accuracy_mean": "local accuracy",
+    "local/accuracy_worst": "worst client",
+    "ranking/hr@10": "HR@10",
+    "ranking/ndcg@10": "NDCG@10",
+    "ranking/mrr@10": "MRR@10",
+}
 
 
 def write(directories: Sequence[Path], out: Path) -> Path:
@@ -40,10 +39,7 @@ def write(directories: Sequence[Path], out: Path) -> Path:
     script = plotly.script()
     runs = read_runs(directories)
     page = render(runs, script)
-    try:
-        write_atomically(out, page.encode())
-    except OSError as error:
-        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(out)) from error
+    write_output(out, page.encode())
     return out
 
 
@@ -112,20 +108,22 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
     if not scores:
         return f"<p class=verdict>Nothing has been judged yet {setting}.{note}</p>"
     best = max(scores, key=lambda label: (not math.isnan(m := statistics.fmean(scores[label])), m))
-    reached = f"<b>{escape(best)}</b> reached <b>{statistics.fmean(scores[best]):.1%}</b> {what}"
+    mean = statistics.fmean(scores[best])
+    value = percent(mean) if key == _SCORE[0] else f"{mean:.4f}"
+    reached = f"<b>{escape(best)}</b> reached <b>{value}</b> {what}"
     if len(scores) > 1:
         reached += f", the best of {len(scores)}"
-    return f"<p class=verdict>{reached} {setting}, after {run.rounds} rounds.{note}</p>"
+    return f"<p class=verdict>{reached} {setting}, after {rounds_of(run.rounds)}.{note}</p>"
 
 
 def _results(runs: Sequence[RunRecord]) -> str:
-    columns = [c for c in _COLUMNS if any(c[0] in run.last for run in runs)]
-    heads = ["run", "rounds", *(name for _, name, _ in columns), "up", "down", "failures", "time"]
+    columns = [c for c in _COLUMNS if any(c in run.last for run in runs)]
+    heads = ["run", "rounds", *(_COLUMNS[c] for c in columns), "up", "down", "failures", "time"]
     rows = []
     for run in runs:
         planned = run.config.get("rounds", run.rounds)
         name = run.label if "seed" not in run.config else f"{run.label}, seed {run.config['seed']}"
-        values = [_cell(run.last[key], form) if key in run.last else "" for key, _, form in columns]
+        values = [_cell(key, run.last[key]) if key in run.last else "" for key in columns]
         failures = len(run.of_kind("failure"))
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
         up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
@@ -133,8 +131,8 @@ def _results(runs: Sequence[RunRecord]) -> str:
     return _table(heads, rows)
 
 
-def _cell(value: float, form: str) -> str:
-    return short(value, 3) if form == _NUMBER else form.format(value)
+def _cell(key: str, value: float) -> str:
+    return percent(value) if "accuracy" in key else short(value)
 
 
 def _learning(runs: Sequence[RunRecord]) -> list[fig.Figure]:
@@ -223,7 +221,10 @@ def _place(figures: list[fig.Figure], made: Sequence[fig.Figure]) -> str:
     """Room for figures, which the page's script fills."""
     places = []
     for figure in made:
-        places.append(f'<div class=figure data-figure="{len(figures)}"></div>')
+        title = escape(figure["layout"]["title"]["text"])
+        places.append(
+            f'<figure class=figure><figcaption>{title}</figcaption><div data-figure="{len(figures)}"></div></figure>'
+        )
         figures.append(figure)
     return f"<div class=grid>{''.join(places)}</div>" if places else ""
 

@@ -129,6 +129,16 @@ def judged(line: Mapping[str, Any]) -> bool:
     return any(key.startswith(("global/", "local/", "personal/", "ranking/")) for key in line)
 
 
+def percent(share: float) -> str:
+    """A share, such as an accuracy, in percent; the one way in which commands and pages show it."""
+    return f"{share:.2%}"
+
+
+def rounds_of(count: int) -> str:
+    """A number of rounds with its noun."""
+    return f"{count} round" if count == 1 else f"{count} rounds"
+
+
 def size(count: float) -> str:
     """A number of bytes with its unit (1 kB = 1000 B)."""
     for unit in _UNITS[:-1]:

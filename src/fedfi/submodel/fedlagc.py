@@ -174,6 +174,11 @@ class Layers:
         """
         pool, kept = len(self.always), int(self.always.sum())
         budget = count_for(fraction, pool)
+        if fraction < 1 and kept == pool:
+            raise InputError(
+                f"level {ratio:g} asks for a part of the model, but FedLAGC always keeps biases and the first and last"
+                " layer, and this model has nothing else; take one with more layers, or set keep_edges = false"
+            )
         if fraction < 1 and budget <= kept:
             raise InputError(
                 f"level {ratio:g} is {budget} of {pool} parameters, but FedLAGC always keeps {kept}, in biases and the"
