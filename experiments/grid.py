@@ -4,6 +4,7 @@ Usage:
   python experiments/grid.py GRID.toml --scale small --tune -o results/NAME    # learning rates, on validation examples
   python experiments/grid.py GRID.toml --scale small -o results/NAME           # all runs, then table.md, results.json
                                                                               # and curves.csv, means over seeds
+  python experiments/grid.py GRID.toml --scale small --all -o results/NAME     # both
 
 GRID.toml holds `seeds`, `rates`, an experiment `[base]`, what a scale changes `[scale.NAME]` (`tuning_rounds` is of the
 tuning), what a setting changes `[axis.AXIS.VALUE]`, and what a method changes `[method.LABEL]`; `ignores` names axes
@@ -11,7 +12,11 @@ that mean nothing to a method, which is then run once for all their values. Runs
 settings, are kept, so that an interrupted grid goes on where it was; each is a file `runs/*.json` with its curves.
 `extends` names a grid file beside this one, of which everything holds that this one does not say.
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
-`tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others.
+`tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others. A method may have
+`rates` of its own, and other keys to choose from besides, `tune = { "algorithm.interval" = [5, 20] }`, of which every
+combination is tried; where there is one only, it is not tried. `metric` names another number of the validation, and
+`shown` what the table has. Where `[evaluate] best` chooses a run's best round, that round counts, in tuning, too. A
+method that is too slow for some values of an axis, or for all seeds, says so: `skip = { AXIS = ["VALUE"] }`, `seeds`.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import csv
 import hashlib
 import itertools
 import json
+import math
 import statistics
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -34,9 +40,13 @@ from typing import Any
 from fedfi.experiment import from_dict
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.run import run
+from fedfi.federation.stopping import best_line
+
+Choice = float | dict[str, Any]  # a learning rate, or values by dotted keys
 
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
-KEPT = ("global/", "levels/", "local/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
+KEPT = ("global/", "levels/", "local/", "ranking/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
+OWN = ("ignores", "seeds", "skip", "rates", "tune")  # keys of a method that are no settings
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
 
@@ -66,13 +76,30 @@ class Grid:
         self.tuning_rounds = self.scale.pop("tuning_rounds")
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
+        self.metric: str = self.tables.get("metric", "validation/accuracy")
+        self.shown: dict[str, str] = self.tables.get("shown", SHOWN)
+
+    def choices(self, method: str) -> list[Choice]:
+        """What tuning chooses from for a method."""
+        rates = self.methods[method].get("rates", self.tables["rates"])
+        tune = self.methods[method].get("tune", {})
+        if not tune:
+            return list(rates)
+        keys = ("train.learning_rate", *tune)
+        return [dict(zip(keys, values, strict=True)) for values in itertools.product(rates, *tune.values())]
+
+    def skips(self, method: str, values: tuple[str, ...], seed: int | None = None) -> bool:
+        """Whether a method is not run at some values of the axes, or with a seed."""
+        skip = self.methods[method].get("skip", {})
+        others = seed is not None and seed not in self.methods[method].get("seeds", [seed])
+        return others or any(v in skip.get(a, []) for a, v in zip(self.axes, values, strict=True))
 
     def cells(self, only: list[str] | None = None) -> Iterator[Cell]:
         """All runs, the first seed of everything first."""
         for seed in self.tables["seeds"]:
             for values in itertools.product(*self.axes.values()):
                 for method, changes in self.methods.items():
-                    if only and method not in only:
+                    if (only and method not in only) or self.skips(method, values, seed):
                         continue
                     ignored = changes.get("ignores", [])
                     if any(
@@ -82,15 +109,18 @@ class Grid:
                     named = [("any" if a in ignored else v) for a, v in zip(self.axes, values, strict=True)]
                     yield Cell(method, tuple(named), seed)
 
-    def settings(self, cell: Cell, rate: float, rounds: int | None = None) -> dict[str, Any]:
+    def settings(self, cell: Cell, choice: Choice, rounds: int | None = None) -> dict[str, Any]:
         """The experiment of a cell."""
         tables = merged(self.tables["base"], self.scale)
         for axis, value in zip(self.axes, cell.values, strict=True):
             if value != "any":
                 tables = merged(tables, self.axes[axis][value])
-        changes = {k: v for k, v in self.methods[cell.method].items() if k != "ignores"}
+        changes = {k: v for k, v in self.methods[cell.method].items() if k not in OWN}
         tables = merged(tables, changes)
-        tables = merged(tables, {"seed": cell.seed, "train": {"learning_rate": rate}})
+        tables = merged(tables, {"seed": cell.seed})
+        for key, value in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
+            table, _, name = key.partition(".")
+            tables = merged(tables, {table: {name: value}})
         return tables if rounds is None else tables | {"rounds": rounds}
 
 
@@ -113,42 +143,60 @@ def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def tried(job: tuple[str, float, dict[str, Any]]) -> tuple[str, float, float]:
-    """The validation accuracy of a rate; nothing of the test set is looked at."""
-    key, rate, tables = job
+def tried(job: tuple[str, Choice, str, dict[str, Any]]) -> tuple[str, Choice, float]:
+    """What a choice comes to on the validation; nothing of the test set is looked at."""
+    key, choice, metric, tables = job
     experiment = from_dict(tables, source=key)
-    judged = Evaluate(every=10_000, levels=False, local=False)
     settings = experiment.settings
+    judged = settings.evaluate if settings.evaluate.best else Evaluate(every=10_000, levels=False, local=False)
     result = run(experiment.algorithm(), experiment.task(), rounds=settings.rounds, seed=settings.seed, evaluate=judged)
-    accuracy = result.metrics[-1]["validation/accuracy"]
-    print(f"{key} {rate}: {accuracy:.4f}", flush=True)
-    return key, rate, accuracy
+    line = best_line(result.metrics, metric)
+    value = math.nan if line is None else float(line[metric])
+    print(f"{key} {said(choice)}: {value:.4f}", flush=True)
+    return key, choice, value
+
+
+def said(choice: Choice) -> str:
+    """A choice in a line; a learning rate alone is its number."""
+    if not isinstance(choice, dict):
+        return str(choice)
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in choice.items())
+
+
+def best_of(grid: Grid, method: str, row: Mapping[str, float]) -> Choice:
+    """The best of a method's choices, by what each came to."""
+    sign = -1 if "loss" in grid.metric else 1
+    known = [c for c in grid.choices(method) if said(c) in row]
+    return max(known, key=lambda c: -math.inf if math.isnan(row[said(c)]) else sign * row[said(c)])
 
 
 def tune(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     """Writes `tuning.json`: method and first axis -> rates and their accuracies, and the best rate."""
-    path = out / "tuning.json"
-    found: dict[str, dict[str, float]] = json.loads(path.read_text())["validation_accuracy"] if path.exists() else {}
+    path, name = out / "tuning.json", grid.metric.replace("/", "_")
+    found: dict[str, dict[str, float]] = json.loads(path.read_text())[name] if path.exists() else {}
     firsts = [next(iter(v)) for v in list(grid.axes.values())[1:]]
     jobs, planned = [], set()
     for value in next(iter(grid.axes.values()), {"": {}}):
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             key = tuning_key(method, "any" if next(iter(grid.axes), "") in ignored else value)
-            if (only and method not in only) or set(found.get(key, {})) >= {str(r) for r in grid.tables["rates"]}:
-                continue
-            if key in planned:
+            choices = [c for c in grid.choices(method) if said(c) not in found.get(key, {})]
+            if (only and method not in only) or not choices or key in planned:
                 continue
             planned.add(key)
+            if len(grid.choices(method)) == 1:
+                continue
             values = [value, *firsts][: len(grid.axes)]
+            if grid.skips(method, tuple(values)):
+                continue
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
             cell = Cell(method, named, grid.tables["seeds"][0])
-            jobs += [(key, rate, grid.settings(cell, rate, grid.tuning_rounds)) for rate in grid.tables["rates"]]
+            jobs += [(key, c, grid.metric, grid.settings(cell, c, grid.tuning_rounds)) for c in choices]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        for key, rate, accuracy in pool.map(tried, jobs):
-            found.setdefault(key, {})[str(rate)] = accuracy
-            best = {k: float(max(row, key=lambda r: row[r])) for k, row in found.items()}
-            content = {"rounds": grid.tuning_rounds, "validation_accuracy": found, "best": best}
+        for key, choice, value in pool.map(tried, jobs):
+            found.setdefault(key, {})[said(choice)] = value
+            best = {k: best_of(grid, k.partition("/")[0], row) for k, row in found.items()}
+            content = {"rounds": grid.tuning_rounds, name: found, "best": best}
             path.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -173,8 +221,13 @@ def done(job: tuple[str, dict[str, Any], Path]) -> str:
         for key, value in line.items():
             if key.startswith(KEPT) and not key.endswith("examples"):
                 curves.setdefault(key, []).append([line["round"], round(value, 6)])
+    if "ranking/hr@10" in curves:
+        sent = itertools.accumulate(line["bytes/down"] + line["bytes/up"] for line in result.metrics)
+        totals = dict(zip((line["round"] for line in result.metrics), sent, strict=True))
+        curves["bytes/total"] = [[at, totals[at]] for at, _ in curves["ranking/hr@10"]]
     content = {
         "settings": tables,
+        "best": result.best,
         "failures": len(result.failures),
         "bytes_down": sum(line["bytes/down"] for line in result.metrics),
         "bytes_up": sum(line["bytes/up"] for line in result.metrics),
@@ -182,7 +235,15 @@ def done(job: tuple[str, dict[str, Any], Path]) -> str:
         "curves": curves,
     }
     path.write_text(json.dumps(content) + "\n")
-    return f"{name}: " + ", ".join(f"{k} {curves[v][-1][1]:.3f}" for k, v in SHOWN.items() if v in curves)
+    numbers = [k for k in (*SHOWN.values(), "ranking/hr@10") if k in curves]
+    return f"{name}: " + ", ".join(f"{k} {statistics.mean(final(content, k, 1)):.3f}" for k in numbers)
+
+
+def final(found: Mapping[str, Any], key: str, last: int) -> list[float]:
+    """What a run came to: its value in the best round where one is chosen, else the last ones."""
+    curve = found["curves"][key]
+    chosen = [value for at, value in curve if at == found.get("best")]
+    return chosen or [value for _, value in curve[-last:]]
 
 
 def digest(tables: Mapping[str, Any]) -> str:
@@ -191,7 +252,7 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
     """Runs what is missing."""
-    tuned = json.loads((out / "tuning.json").read_text())["best"] if (out / "tuning.json").exists() else {}
+    tuned = chosen(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     jobs = []
     for cell in grid.cells(only):
@@ -203,21 +264,33 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
             jobs.append((cell.name, tables, path))
     print(f"{len(jobs)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        for said in pool.map(done, jobs):
-            print(said, flush=True)
+        for line in pool.map(done, jobs):
+            print(line, flush=True)
+
+
+def chosen(grid: Grid, out: Path) -> dict[str, Choice]:
+    """What tuning chose, and what there was no choice of."""
+    path = out / "tuning.json"
+    tuned: dict[str, Choice] = json.loads(path.read_text())["best"] if path.exists() else {}
+    for method, changes in grid.methods.items():
+        if len(grid.choices(method)) == 1:
+            first = next(iter(grid.axes), "")
+            values = ["any"] if first in changes.get("ignores", []) else grid.axes.get(first, {"": {}})
+            tuned |= {tuning_key(method, value): grid.choices(method)[0] for value in values}
+    return tuned
 
 
 def table(grid: Grid, out: Path, last: int) -> str:
     """A Markdown table a setting: mean and sample sd over seeds of the mean of a run's last evaluations, in %."""
     lines = []
-    tuned = json.loads((out / "tuning.json").read_text())["best"]
+    tuned = chosen(grid, out)
     for values in itertools.product(*grid.axes.values()):
         lines += [
             f"### {', '.join(values)}",
             "",
-            "| method | rate | seeds | " + " | ".join(SHOWN) + " | MB down / up |",
+            "| method | rate | seeds | " + " | ".join(grid.shown) + " | MB down / up |",
         ]
-        lines += ["|---" * (len(SHOWN) + 4) + "|"]
+        lines += ["|---" * (len(grid.shown) + 4) + "|"]
         for method, changes in grid.methods.items():
             ignored = changes.get("ignores", [])
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
@@ -226,14 +299,15 @@ def table(grid: Grid, out: Path, last: int) -> str:
             if not found:
                 continue
             cells = []
-            for key in SHOWN.values():
-                runs = [[v for _, v in f["curves"][key][-last:]] for f in found if key in f["curves"]]
+            for key in grid.shown.values():
+                runs = [final(f, key, last) for f in found if key in f["curves"]]
                 means = [100 * statistics.mean(run) for run in runs]
                 spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
                 cells.append(f"{statistics.mean(means):.1f}{spread}" if means else "–")
             down, up = (statistics.mean(f[k] for f in found) / 1e6 for k in ("bytes_down", "bytes_up"))
-            rate = tuned.get(tuning_key(method, named[0] if named else ""), "")
-            lines.append(f"| {method} | {rate} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
+            rate = tuned.get(tuning_key(method, named[0] if named else ""))
+            tried = "" if rate is None else said(rate)
+            lines.append(f"| {method} | {tried} | {len(found)} | " + " | ".join(cells) + f" | {down:.0f} / {up:.0f} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -254,7 +328,8 @@ def collect(grid: Grid, out: Path, last: int) -> None:
                 "rounds": found["settings"]["rounds"],
                 "learning_rate": found["settings"]["train"]["learning_rate"],
                 **{key: found[key] for key in ("failures", "bytes_down", "bytes_up", "seconds")},
-                **{key: round(statistics.mean(v for _, v in c[-last:]), 5) for key, c in found["curves"].items()},
+                **({"best": found["best"]} if found.get("best") else {}),
+                **{key: round(statistics.mean(final(found, key, last)), 5) for key in found["curves"]},
             }
         )
         for key, points in found["curves"].items():
@@ -274,7 +349,8 @@ def main() -> None:
     parser.add_argument("grid", type=Path)
     parser.add_argument("--scale", default="small")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="only tune")
+    parser.add_argument("--all", action="store_true", help="tune what is not tuned, then run")
     parser.add_argument("--only", help="these methods, separated by commas")
     parser.add_argument("--last", type=int, default=2, help="average so many last evaluations of a run")
     parser.add_argument("-o", "--out", type=Path, required=True)
@@ -282,8 +358,9 @@ def main() -> None:
     grid = Grid(options.grid, options.scale)
     only = options.only.split(",") if options.only else None
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.tune:
+    if options.tune or options.all:
         tune(grid, options.out, options.workers, only)
+    if options.tune:
         return
     run_all(grid, options.out, options.workers, only)
     collect(grid, options.out, options.last)

@@ -19,7 +19,7 @@ import torch
 from fedfi.engines.table import MemoryTable
 from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import Algorithm, EvaluatesCohorts, Reply, UpdatesCohorts
+from fedfi.federation.algorithm import Algorithm, EvaluatesCohorts, Failure, Reply, UpdatesCohorts
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.engine import Work
 from fedfi.federation.packet import Packet
@@ -43,7 +43,7 @@ class Cohorts:
         """Whether the method has a way of doing this for many clients at once."""
         return isinstance(self._algorithm, UpdatesCohorts if work == "client_update" else EvaluatesCohorts)
 
-    def map(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Reply]:
+    def map(self, work: Work, jobs: Iterable[tuple[str, Packet]], round: int) -> Iterator[Reply | Failure]:
         """Replies in the order of `jobs`, which are consumed block by block.
 
         Raises:
@@ -58,7 +58,7 @@ class Cohorts:
             return
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
-        waiting: deque[Future[list[Reply]]] = deque()
+        waiting: deque[Future[list[Reply | Failure]]] = deque()
         for block in blocks:
             waiting.append(self._executor.submit(self._done, work, block, round))
             if len(waiting) > self._threads:
@@ -72,10 +72,10 @@ class Cohorts:
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
 
-    def _done(self, work: Work, block: list[tuple[str, Packet]], round: int) -> list[Reply]:
+    def _done(self, work: Work, block: list[tuple[str, Packet]], round: int) -> list[Reply | Failure]:
         return list(self._do(work, block, round))
 
-    def _do(self, work: Work, block: list[tuple[str, Packet]], round: int) -> Iterator[Reply]:
+    def _do(self, work: Work, block: list[tuple[str, Packet]], round: int) -> Iterator[Reply | Failure]:
         started = time.perf_counter()
         ids, packets = [c for c, _ in block], [p for _, p in block]
         cohort = Cohort(
@@ -94,12 +94,20 @@ class Cohorts:
         if len(replies) != len(ids):
             raise RunError(f"{type(self._algorithm).__name__} made {len(replies)} replies of {len(ids)} clients")
         each = (time.perf_counter() - started) / len(ids)
-        return iter([Reply(c, p, each) for c, p in zip(ids, replies, strict=True)])
+        return (
+            Failure(c, work, "its values are not numbers") if p is None else Reply(c, p, each)
+            for c, p in zip(ids, replies, strict=True)
+        )
 
-    def _replies(self, work: Work, cohort: Cohort) -> list[Packet]:
+    def _replies(self, work: Work, cohort: Cohort) -> list[Packet | None]:
         if work == "client_update":
             assert isinstance(self._algorithm, UpdatesCohorts)
             return list(self._algorithm.cohort_update(cohort))
         assert isinstance(self._algorithm, EvaluatesCohorts)
-        values = {name: v.tolist() for name, v in self._algorithm.cohort_evaluate(cohort).items()}
-        return [Packet(scalars=dict(zip(values, each, strict=True))) for each in zip(*values.values(), strict=True)]
+        values = self._algorithm.cohort_evaluate(cohort)
+        failed = torch.stack([v.isnan() for v in values.values()]).any(0).tolist()
+        numbers = zip(*(v.tolist() for v in values.values()), strict=True)
+        return [
+            None if bad else Packet(scalars=dict(zip(values, each, strict=True)))
+            for bad, each in zip(failed, numbers, strict=True)
+        ]

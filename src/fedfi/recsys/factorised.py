@@ -35,12 +35,9 @@ def begin(task: Task, backbone: Backbone, rng: torch.Generator) -> tuple[Tree, d
         raise InputError("train: centralised recommenders take epochs of optimizer = 'sgd' or 'adam', without momentum")
     items = fresh_workbench(task, rng).tree()["items"].clone()
     head = backbone.head(items.shape[1], rng)
-    users = head.pop(_USERS)
-    scale = float(users.abs().max())
-    model = {
-        "items": items,
-        _USERS: torch.empty(len(data.users), items.shape[1]).uniform_(-scale, scale, generator=rng),
-    }
+    bound = head.pop(_USERS).numel() ** -0.5  # that of a single user's vector
+    users = torch.empty(len(data.users), items.shape[1]).uniform_(-bound, bound, generator=rng)
+    model = {"items": items, _USERS: users}
     settings = {
         "rate": training.learning_rate,
         "decay": training.round_decay,

@@ -51,8 +51,12 @@ class Recommender(Algorithm[State]):
         return {name: float(value) for name, value in values.items()}
 
     def cohort_evaluate(self, cohort: Cohort) -> Mapping[str, Tensor]:
-        """The same for many clients, each value ``[n]``."""
+        """The same for many clients, each value ``[n]``; NaN for those whose scores are not all numbers."""
         data, rows = ratings_of(cohort.task), cohort.rows.numpy()
         with torch.inference_mode():
             scores = self.cohort_scores(cohort)
-        return judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
+            failed = scores.isnan().any(1)
+            if bool(failed.any()):
+                scores = scores.masked_fill(failed[:, None], 0.0)
+            found = judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
+        return {n: v.masked_fill(failed, torch.nan) for n, v in found.items()} if bool(failed.any()) else found
