@@ -2,7 +2,9 @@
 
 A block is small enough that what is computed for it stays in the processor's caches, and that replies which hold a
 whole model each are folded before the next block's are made. Each block is done on one torch thread, and no client's
-result depends on its block, so neither the size of blocks nor the number of threads changes a bit.
+result depends on its block, so neither the size of blocks nor the number of threads changes a bit. Where clients are
+sent large tensors, which a method may copy for each of them, blocks are smaller: beyond some 30 MB the C library takes
+memory from the system anew each time, page by page, and a round of copies takes twice as long.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -26,6 +28,8 @@ from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 
 BLOCK = 128
+_BYTES, _LEAST = 24 << 20, 8
+"""What the packets of a block hold together at most, unless it has but a few clients."""
 
 
 class Cohorts:
@@ -50,8 +54,7 @@ class Cohorts:
             RunError: If the work on a block fails; its clients' memory may then be half written, so the run ends, and
                 goes on from its last checkpoint.
         """
-        source = iter(jobs)
-        blocks = iter(lambda: list(islice(source, self._block)), [])
+        blocks = self._blocks(jobs)
         if self._threads == 1:
             for block in blocks:
                 yield from self._do(work, block, round)
@@ -65,6 +68,12 @@ class Cohorts:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
+
+    def _blocks(self, jobs: Iterable[tuple[str, Packet]]) -> Iterator[list[tuple[str, Packet]]]:
+        source = iter(jobs)
+        for first in source:
+            most = max(_LEAST, _BYTES // max(1, first[1].data_nbytes))
+            yield list(islice(chain([first], source), min(self._block, most)))
 
     def close(self) -> None:
         """Ends the threads."""

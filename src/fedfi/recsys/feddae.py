@@ -12,11 +12,11 @@ Approach, AAAI 2025, arXiv:2408.08931.
 A user's input is its row of training items, so there are no drawn negatives: all other items are pushed down alike, and
 nothing tells which of them are held out.
 
-Deviations: encoders and decoder are linear (the code's `num_layers = 1`), and the gate has no dropout. The server takes the
-mean of what users trained, where the code has an Adam of its own on their summed gradients. The likelihood is a mean
-over a user's items, not a sum, so that one step size suits all users. beta is constant; in the code it is 1 in the first round and 0 from
-then on, by a product that never recovers, hence the default 0. Users are trained one at a time (`--workers` are
-processes), since every step touches every item.
+Deviations: encoders and decoder are linear (the code's `num_layers = 1`), and the gate has no dropout. The server takes
+the mean of what users trained, where the code has an Adam of its own on their summed gradients. The likelihood is a
+mean over a user's items, not a sum, so that one step size suits all users. beta is constant; in the code it is 1 in the
+first round and 0 from then on, by a product that never recovers, hence the default 0. Users are trained one at a time
+(`--workers` are processes), since every step touches every item.
 """
 
 from __future__ import annotations
