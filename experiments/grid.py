@@ -29,6 +29,7 @@ import itertools
 import json
 import math
 import statistics
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -74,6 +75,7 @@ class Grid:
             raise SystemExit(f"--scale {scale}: choose from {', '.join(scales)}")
         self.scale = dict(scales[scale])
         self.tuning_rounds = self.scale.pop("tuning_rounds")
+        self.tables["seeds"] = self.scale.pop("seeds", self.tables["seeds"])
         self.axes: dict[str, dict[str, Any]] = self.tables.get("axis", {})
         self.methods: dict[str, dict[str, Any]] = self.tables["method"]
         self.metric: str = self.tables.get("metric", "validation/accuracy")
@@ -121,7 +123,7 @@ class Grid:
         for key, value in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
             table, _, name = key.partition(".")
             tables = merged(tables, {table: {name: value}})
-        return tables if rounds is None else tables | {"rounds": rounds}
+        return tables if rounds is None else tables | {"rounds": min(rounds, tables["rounds"])}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -204,9 +206,11 @@ def tuning_key(method: str, value: str) -> str:
     return f"{method}/{value}" if value else method
 
 
-def done(job: tuple[str, dict[str, Any], Path]) -> str:
-    """Runs a cell and writes its file."""
-    name, tables, path = job
+def done(job: tuple[str, dict[str, Any], Path, float]) -> str:
+    """Runs a cell and writes its file, unless it is too late."""
+    name, tables, path, until = job
+    if time.time() > until:
+        return f"{name}: left for another time"
     experiment = from_dict(tables, source=name)
     settings = experiment.settings
     result = run(
@@ -250,8 +254,8 @@ def digest(tables: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(tables, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
-    """Runs what is missing."""
+def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None, until: float) -> None:
+    """Runs what is missing; nothing is begun after a moment."""
     tuned = chosen(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     jobs = []
@@ -261,7 +265,7 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            jobs.append((cell.name, tables, path))
+            jobs.append((cell.name, tables, path, until))
     print(f"{len(jobs)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for line in pool.map(done, jobs):
@@ -353,8 +357,10 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="tune what is not tuned, then run")
     parser.add_argument("--only", help="these methods, separated by commas")
     parser.add_argument("--last", type=int, default=2, help="average so many last evaluations of a run")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run later than this")
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
+    until = time.time() + 60 * options.minutes
     grid = Grid(options.grid, options.scale)
     only = options.only.split(",") if options.only else None
     options.out.mkdir(parents=True, exist_ok=True)
@@ -362,7 +368,7 @@ def main() -> None:
         tune(grid, options.out, options.workers, only)
     if options.tune:
         return
-    run_all(grid, options.out, options.workers, only)
+    run_all(grid, options.out, options.workers, only, until)
     collect(grid, options.out, options.last)
     (options.out / "table.md").write_text(table(grid, options.out, options.last))
     print(table(grid, options.out, options.last))
