@@ -114,7 +114,7 @@ class Cohorts:
             return list(self._algorithm.cohort_update(cohort))
         assert isinstance(self._algorithm, EvaluatesCohorts)
         values = self._algorithm.cohort_evaluate(cohort)
-        failed = torch.stack([v.isnan() for v in values.values()]).any(0).tolist()
+        failed = torch.stack(list(values.values())).isnan().any(0).tolist()
         numbers = zip(*(v.tolist() for v in values.values()), strict=True)
         return [
             None if bad else Packet(scalars=dict(zip(values, each, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -54,9 +55,9 @@ class Recommender(Algorithm[State]):
         """The same for many clients, each value ``[n]``; NaN for those whose scores are not all numbers."""
         data, rows = ratings_of(cohort.task), cohort.rows.numpy()
         with torch.inference_mode():
-            scores = self.cohort_scores(cohort)
-            failed = scores.isnan().any(1)
-            if bool(failed.any()):
+            scores, failed = self.cohort_scores(cohort), None
+            if not math.isfinite(float(scores.sum())):
+                failed = scores.isnan().any(1)
                 scores = scores.masked_fill(failed[:, None], 0.0)
             found = judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
-        return {n: v.masked_fill(failed, torch.nan) for n, v in found.items()} if bool(failed.any()) else found
+        return found if failed is None else {n: v.masked_fill(failed, torch.nan) for n, v in found.items()}
