@@ -27,6 +27,7 @@ METHODS = {
     "fedrkg-no-gate": FedRKG(interval=2, gate=False, strength=3.0),
     "fedrkg-private": FedRKG(interval=1, clip=0.5, noise=0.1),
     "fedrkg-alone": FedRKG(interval=None),
+    "fedrkg-warm": FedRKG(interval=2, warmup=1, participation=0.5),
     "fedmf": FedMF(),
     "fedncf": FedNCF(participation=0.5),
     "pfedrec": PFedRec(),

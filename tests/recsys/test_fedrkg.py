@@ -52,6 +52,18 @@ def test_beta_1_is_local_training_and_beta_0_is_replacement():
     assert torch.equal(guided(q, anchor, 0.0, None), anchor)
 
 
+def test_the_warm_up_is_replacement_and_ends():
+    """Two rounds end with an exchange whose mean is written over the tables in rounds 2 and 3; then nothing travels."""
+    _, replaced = memory_after(FedRKG(interval=1, beta=0.0, gate=False), 3)
+    result, warm = memory_after(FedRKG(interval=None, warmup=2), 3)
+    assert torch.equal(warm["items"], replaced["items"])
+    assert "gate" not in warm
+    result, _ = memory_after(FedRKG(interval=None, warmup=2), 5)
+    table = 6 * 30 * 4 * 4
+    assert [m["bytes/up"] > table for m in result.metrics] == [True, True, False, False, False]
+    assert [m["bytes/down"] > table for m in result.metrics] == [True, True, True, False, False]
+
+
 def test_tables_travel_every_interval_rounds_only():
     """Six clients, 30 items of 4 numbers: rounds 1 and 4 bring a mean down, rounds 3 and 6 tables up; else nothing."""
     result, _ = memory_after(FedRKG(interval=3), 6)

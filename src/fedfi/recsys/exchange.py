@@ -45,7 +45,7 @@ class Plan:
 
     Attributes:
         backbone: Name of the scoring function.
-        interval: Rounds from one exchange to the next; None exchanges never.
+        interval: Rounds from one exchange to the next; None exchanges never, but in the warm-up.
         alternate: Whether a batch moves the head first, then the items.
         keeps: Whether a client keeps its table between rounds and ranks by it; else it begins each round with the
             mean and ranks by the newest one.
@@ -53,6 +53,7 @@ class Plan:
         release: How uploads are made private, or None.
         graph: How a client gets a table of its own from the server, which its training is pulled to, or None.
         rank: Dimension of the random subspace that a round's updates of the table lie in, or None.
+        warmup: Rounds at the beginning that all end with an exchange.
     """
 
     backbone: str
@@ -63,6 +64,7 @@ class Plan:
     release: Release | None = None
     graph: Graph | None = None
     rank: int | None = None
+    warmup: int = 0
 
     @property
     def scoring(self) -> Backbone:
@@ -71,7 +73,7 @@ class Plan:
 
     def uploads(self, round: int) -> bool:
         """Whether tables are sent at the end of a round, counted from 0."""
-        return self.interval is not None and (round + 1) % self.interval == 0
+        return round < self.warmup or (self.interval is not None and (round + 1) % self.interval == 0)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ Deviations:
 - **Privacy.** The update is taken against the newest mean, which then is sent along with the request, so that the
   server knows what it adds to; losses are not sent; composition over the releases of the client that made most of
   them is exact (`fedfi.recsys.privacy`), and is reported as `privacy/epsilon`.
+- **Warm-up.** The paper has none (`warmup = 0`). Without it tables begin at random and far from each other's sense of
+  an item, so that their first means say little; with it the mean is written over all tables after each of the first
+  rounds, and guidance begins from tables that agree.
 - **PFedRec as a backbone** is its linear head; its second pass over a batch (items after the head) is `alternate`.
 """
 
@@ -62,6 +65,7 @@ from fedfi.recsys.exchange import Exchange, Plan
 from fedfi.recsys.gate import guided, part_of, passes, train_gate, train_gates
 from fedfi.recsys.privacy import Release, Source
 from fedfi.recsys.recipe import Recipe, recipe_of
+from fedfi.recsys.replacement import replace_many
 
 _DEFAULT_BETA = 0.5
 
@@ -77,6 +81,7 @@ class FedRKG(Exchange):
         None
     )
     strength: Annotated[float | None, Field(ge=0, description="lambda; instead of beta = 1 / (1 + lambda)")] = None
+    warmup: Annotated[int, Field(ge=0, description="rounds of replacement at the beginning, before guidance")] = 0
     gate: Annotated[bool, Field(description="adaptive guidance; else the anchor is the mean itself")] = True
     gate_rate: Annotated[float, Field(gt=0, description="step size of the gate")] = 0.1
     gate_epochs: Annotated[int, Field(ge=0, description="inner passes over the client's data")] = 5
@@ -108,10 +113,12 @@ class FedRKG(Exchange):
     def plan(self) -> Plan:
         """Private heads and tables, exchanged every `interval` rounds."""
         release = None if self.clip is None else Release(self.clip, self.noise, self.delta, self.source)
-        return Plan(self.backbone, self.interval, self.alternate, release=release)
+        return Plan(self.backbone, self.interval, self.alternate, release=release, warmup=self.warmup)
 
     def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
-        """Guidance of one client; its gate is trained first and kept."""
+        """Guidance of one client, whose gate is trained first and kept; until the warm-up is over, replacement."""
+        if client.round <= self.warmup:
+            return mean
         gate = None
         if self.gate:
             recipe = self._inner(recipe_of(client.task, client.round, self.item_rate))
@@ -122,7 +129,10 @@ class FedRKG(Exchange):
         return guided(table, mean, self.own_weight, gate)
 
     def take_in_many(self, cohort: Cohort, who: Tensor, mean: Tensor, tables: Tensor, head: Tree) -> None:
-        """Guidance of many clients."""
+        """Guidance of many clients; until the warm-up is over, replacement."""
+        if cohort.round <= self.warmup:
+            replace_many(cohort.rows[who], mean, tables)
+            return
         part, gates = part_of(cohort, who), None
         if self.gate:
             recipe = self._inner(recipe_of(cohort.task, cohort.round, self.item_rate))
