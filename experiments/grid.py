@@ -14,7 +14,7 @@ settings, are kept, so that an interrupted grid goes on where it was; each is a 
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
 `tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others. A method may have
 `rates` of its own, and other keys to choose from besides, `tune = { "algorithm.interval" = [5, 20] }`, of which every
-combination is tried; where there is one only, it is not tried. `metric` names another number of the validation, and
+combination is tried; where there is one only, it is not tried; and `tuning_rounds` of its own. `metric` names another number of the validation, and
 `shown` what the table has. Where `[evaluate] best` chooses a run's best round, that round counts, in tuning, too. A
 method that is too slow for some values of an axis, or for all seeds, says so: `skip = { AXIS = ["VALUE"] }`, `seeds`.
 """
@@ -47,7 +47,7 @@ Choice = float | dict[str, Any]  # a learning rate, or values by dotted keys
 
 WHOLE = ("partition", "capacities")  # tables that are replaced, not merged
 KEPT = ("global/", "levels/", "local/", "ranking/", "validation/", "jaccard/", "cv_", "keep_lowest/", "train/loss")
-OWN = ("ignores", "seeds", "skip", "rates", "tune")  # keys of a method that are no settings
+OWN = ("ignores", "seeds", "skip", "rates", "tune", "tuning_rounds")  # keys of a method that are no settings
 SHOWN = {"global": "global/accuracy", "levels": "levels/mean/accuracy", "local": "local/accuracy_mean"}
 
 
@@ -193,7 +193,8 @@ def tune(grid: Grid, out: Path, workers: int, only: list[str] | None) -> None:
                 continue
             named = tuple("any" if a in ignored else v for a, v in zip(grid.axes, values, strict=True))
             cell = Cell(method, named, grid.tables["seeds"][0])
-            jobs += [(key, c, grid.metric, grid.settings(cell, c, grid.tuning_rounds)) for c in choices]
+            rounds = changes.get("tuning_rounds", grid.tuning_rounds)
+            jobs += [(key, c, grid.metric, grid.settings(cell, c, rounds)) for c in choices]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for key, choice, value in pool.map(tried, jobs):
             found.setdefault(key, {})[said(choice)] = value
@@ -255,7 +256,7 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 
 def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None, until: float) -> None:
-    """Runs what is missing; nothing is begun after a moment."""
+    """Runs what is missing; but for the first seed, nothing is begun after a moment."""
     tuned = chosen(grid, out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     jobs = []
@@ -265,7 +266,7 @@ def run_all(grid: Grid, out: Path, workers: int, only: list[str] | None, until: 
             raise SystemExit(f"no learning rate for {cell.name}: run with --tune first")
         tables, path = grid.settings(cell, rate), out / "runs" / f"{cell.name}.json"
         if not path.exists() or digest(json.loads(path.read_text())["settings"]) != digest(tables):
-            jobs.append((cell.name, tables, path, until))
+            jobs.append((cell.name, tables, path, math.inf if cell.seed == grid.tables["seeds"][0] else until))
     print(f"{len(jobs)} runs", flush=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for line in pool.map(done, jobs):
@@ -357,7 +358,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="tune what is not tuned, then run")
     parser.add_argument("--only", help="these methods, separated by commas")
     parser.add_argument("--last", type=int, default=2, help="average so many last evaluations of a run")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run later than this")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run of a later seed after so long")
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     until = time.time() + 60 * options.minutes

@@ -12,6 +12,7 @@ from tests import tiny
 from tests.recsys import small
 
 from fedfi.averaging.fedavg import FedAvg
+from fedfi.cli.summary import values_of
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, RunError
 from fedfi.federation import run as running
@@ -64,6 +65,8 @@ def test_a_run_ends_when_nothing_gets_better_and_gives_the_best_model(scripted, 
     assert (done["rounds"], done["stopped"]) == (8, 5)
     record = read_run(tmp_path / "run")
     assert (record.stopped, record.finished, record.result["round"]) == (5, True, 2)
+    values = values_of(record, last=3)
+    assert (values["best_round"], values["global/accuracy"]) == (2, pytest.approx(0.7))
     names = sorted(p.name[:11] for p in (tmp_path / "run/checkpoints").iterdir())
     assert names == ["best-000002", "round-00000", "round-00000"]
 
