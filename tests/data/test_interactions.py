@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
 import json
 import os
+import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedfi.data import hub, recommendation
 from fedfi.data.interactions import from_frame, leave_one_out, read_ratings
 from fedfi.data.recommendation import available, is_ratings, load_ratings
 from fedfi.errors import InputError
@@ -120,7 +125,93 @@ def test_known_sets(name, users, items, said):
     assert said in data.warnings[0]
 
 
+MOVIELENS = "".join(f"{u}::{i}::{1 + i % 5}::{978300000 + 100 * u + i}\n" for u in (1, 2) for i in range(10, 17))
+TAGS = "userID\tartistID\ttagID\ttimestamp\n" + "".join(
+    f"{u}\t{i}\t{t}\t{1238536800000 + 1000 * (u * i % 53) + t}\n" for u in (2, 3) for i in range(50, 56) for t in (1, 2)
+)
+
+
+@pytest.fixture
+def web(monkeypatch, tmp_path):
+    """Archives in place of those of GroupLens, a cache of their own, and what was asked for."""
+    monkeypatch.delenv("FEDFI_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = []
+
+    def put(name, member, text, spoilt=False):
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr(member, text)
+        source = recommendation._SOURCES[name]
+        digest = hashlib.sha256(archive.getvalue()).hexdigest()
+        changed = dataclasses.replace(source, read=dataclasses.replace(source.read, digest=digest))
+        monkeypatch.setitem(recommendation._SOURCES, name, changed)
+
+        def urlopen(url, timeout):
+            asked.append(url)
+            return io.BytesIO(archive.getvalue()[: 100 if spoilt else None])
+
+        monkeypatch.setattr(hub.urllib.request, "urlopen", urlopen)
+
+    put.asked = asked
+    return put
+
+
+def test_a_published_set_is_downloaded_checked_and_kept(web):
+    web("ml_1m", "ml-1m/ratings.dat", MOVIELENS)
+    first, second = load_ratings("ml_1m"), load_ratings("ml_1m")
+    assert web.asked == ["https://files.grouplens.org/datasets/movielens/ml-1m.zip"]
+    assert (first.users, len(first)) == (("1", "2"), 14) == (second.users, len(second))
+    assert first.name == "ml_1m"
+
+
+def test_a_download_that_is_not_what_it_should_be_is_refused_and_not_kept(web, tmp_path):
+    web("ml_1m", "ml-1m/ratings.dat", MOVIELENS, spoilt=True)
+    with pytest.raises(InputError, match=r"ml-1m.zip has SHA-256 .*, expected"):
+        load_ratings("ml_1m")
+    assert list((tmp_path / "cache/fedfi/ml_1m").iterdir()) == []
+
+
+def test_a_damaged_copy_is_refused(web, tmp_path):
+    web("ml_1m", "ml-1m/ratings.dat", MOVIELENS)
+    load_ratings("ml_1m")
+    (tmp_path / "cache/fedfi/ml_1m/ml-1m.zip").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"ml-1m.zip has SHA-256 .*, expected .*; remove it"):
+        load_ratings("ml_1m")
+
+
+def test_an_archive_in_the_folder_of_data_is_taken(web, monkeypatch, tmp_path):
+    web("ml_1m", "ml-1m/ratings.dat", MOVIELENS)
+    load_ratings("ml_1m")
+    (tmp_path / "data/ml_1m").mkdir(parents=True)
+    (tmp_path / "cache/fedfi/ml_1m/ml-1m.zip").rename(tmp_path / "data/ml_1m/ml-1m.zip")
+    monkeypatch.setenv("FEDFI_DATA", str(tmp_path / "data"))
+    assert len(load_ratings("ml_1m")) == 14
+    assert len(web.asked) == 1
+
+
+def test_tags_of_last_fm_are_interactions_at_their_latest_time(web, monkeypatch, tmp_path):
+    """Two tags of an artist are one interaction, at the later one's time; the unpacked archive has other files too."""
+    web("lastfm_2k", "user_taggedartists-timestamps.dat", TAGS)
+    found = load_ratings("lastfm_2k")
+    assert (found.users, len(found.items), len(found)) == (("2", "3"), 6, 12)
+    assert found.time[0] == 1238536800000 + 1000 * (2 * 50 % 53) + 2
+    assert leave_one_out(found).warnings == ()
+    folder = tmp_path / "data/lastfm_2k"
+    folder.mkdir(parents=True)
+    (folder / "user_taggedartists-timestamps.dat").write_text(TAGS)
+    (folder / "artists.dat").write_text("id\tname\n1\tA\n")
+    monkeypatch.setenv("FEDFI_DATA", str(tmp_path / "data"))
+    assert len(load_ratings("lastfm_2k")) == 12
+    assert len(web.asked) == 1
+
+
 def test_a_missing_set_says_where_to_put_it(monkeypatch, tmp_path):
+    def nowhere(url, timeout):
+        raise hub.urllib.request.URLError("no route")
+
+    monkeypatch.setattr(hub.urllib.request, "urlopen", nowhere)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDFI_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"ml_1m.*put ratings.dat of ml-1m.zip there"):
+    with pytest.raises(InputError, match=r"'ml_1m'.*no route.*set FEDFI_DATA .* put ratings.dat or ml-1m.inter into"):
         load_ratings("ml_1m")

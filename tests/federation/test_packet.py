@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -143,3 +144,28 @@ def test_numbers_that_are_not_finite_may_come_back_as_they_were_sent():
             layout.check(Packet(sent | {"mask": torch.tensor(made)}), "c1", sent)
     with pytest.raises(PacketError, match=r"'update' of shape .* holds 1 non-finite"):
         layout.check(Packet(sent | {"update": torch.tensor([0.0, -torch.inf])}), "c1", sent)
+
+
+def test_values_whose_sum_is_too_large_are_finite_and_others_are_not():
+    """3e38 + 3e38 is beyond float32, yet both are numbers; infinities of both signs cancel to no number."""
+    layout = Layout.like({"x": torch.zeros(2)})
+    layout.check(Packet({"x": torch.tensor([3e38, 3e38])}), "c0")
+    for values in ([math.inf, -math.inf], [math.nan, 0.0], [-math.inf, 3e38]):
+        with pytest.raises(PacketError, match="non-finite"):
+            layout.check(Packet({"x": torch.tensor(values)}), "c0")
+
+
+def test_a_header_is_plain_json_in_the_order_of_the_packet():
+    """Names with quotes and letters beyond ASCII are escaped; offsets follow each other; blobs come last."""
+    packet = Packet({'a"b': torch.zeros(2, 3), "\u00fc": torch.zeros(4, dtype=torch.int8)}, {"n": 1}, {"m": b"xyz"})
+    size = int.from_bytes(packet.header[:8], "little")
+    assert size % 8 == 0
+    expected = {
+        'a"b': {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "\u00fc": {"dtype": "I8", "shape": [4], "data_offsets": [24, 28]},
+        "#m": {"dtype": "U8", "shape": [3], "data_offsets": [28, 31]},
+        "__metadata__": {"scalars": '{"n": 1}'},
+    }
+    text = packet.header[8:].decode().rstrip()
+    assert text == json.dumps(expected, separators=(",", ":"))
+    assert Packet().header[8:].decode().rstrip() == '{"__metadata__":{"scalars":"{}"}}'

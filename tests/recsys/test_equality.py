@@ -7,6 +7,7 @@ import torch
 from tests.recsys import small
 
 from fedfi.engines.local import LocalEngine
+from fedfi.federation.algorithm import Failure
 from fedfi.federation.run import run
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedcia import FedCIA
@@ -26,6 +27,7 @@ METHODS = {
     "fedrkg-no-gate": FedRKG(interval=2, gate=False, strength=3.0),
     "fedrkg-private": FedRKG(interval=1, clip=0.5, noise=0.1),
     "fedrkg-alone": FedRKG(interval=None),
+    "fedrkg-warm": FedRKG(interval=2, warmup=1, participation=0.5),
     "fedmf": FedMF(),
     "fedncf": FedNCF(participation=0.5),
     "pfedrec": PFedRec(),
@@ -57,6 +59,40 @@ def test_cohorts_equal_client_after_client(algorithm, recipe):
         assert a.keys() == b.keys()
         assert {k: a[k] for k in a if "@" in k} == {k: b[k] for k in b if "@" in k}
         assert a["bytes/up"] == pytest.approx(b["bytes/up"], rel=0.01)  # the digits of a loss
+
+
+@pytest.mark.parametrize("cohorts", [0, 2, 128])
+def test_a_user_whose_scores_are_no_numbers_fails_alone(cohorts):
+    """Its table has a NaN; the others are judged as without it."""
+    algorithm, task = FedRKG(interval=None), small.task()
+    engine = LocalEngine(algorithm, task, cohorts=cohorts)
+    state = run(algorithm, task, rounds=1, engine=engine).state
+
+    def judged():
+        jobs = algorithm.configure_evaluation(state, engine.clients(), None)
+        return list(engine.map("client_evaluate", jobs, 1))
+
+    before = judged()
+    engine.memory()["columns"]["items"][2, 5] = torch.nan
+    after = judged()
+    assert [isinstance(r, Failure) for r in after] == [False, False, True, False, False, False]
+    assert (after[2].client, after[2].stage) == ("c2", "client_evaluate")
+    assert [r.packet.scalars for r in after if r.client != "c2"] == [
+        r.packet.scalars for r in before if r.client != "c2"
+    ]
+
+
+@METHOD
+def test_the_order_of_clients_changes_no_score(algorithm):
+    task = small.task()
+    engine = LocalEngine(algorithm, task)
+    state = run(algorithm, task, rounds=2, engine=engine).state
+
+    def judged(clients):
+        jobs = list(algorithm.configure_evaluation(state, clients, None))
+        return {r.client: dict(r.packet.scalars) for r in engine.map("client_evaluate", jobs, 2)}
+
+    assert judged(["c0", "c2", "c1", "c3"]) == judged(["c0", "c1", "c2", "c3"])
 
 
 @METHOD

@@ -52,6 +52,18 @@ def test_beta_1_is_local_training_and_beta_0_is_replacement():
     assert torch.equal(guided(q, anchor, 0.0, None), anchor)
 
 
+def test_the_warm_up_is_replacement_and_ends():
+    """Two rounds end with an exchange whose mean is written over the tables in rounds 2 and 3; then nothing travels."""
+    _, replaced = memory_after(FedRKG(interval=1, beta=0.0, gate=False), 3)
+    result, warm = memory_after(FedRKG(interval=None, warmup=2), 3)
+    assert torch.equal(warm["items"], replaced["items"])
+    assert "gate" not in warm
+    result, _ = memory_after(FedRKG(interval=None, warmup=2), 5)
+    table = 6 * 30 * 4 * 4
+    assert [m["bytes/up"] > table for m in result.metrics] == [True, True, False, False, False]
+    assert [m["bytes/down"] > table for m in result.metrics] == [True, True, True, False, False]
+
+
 def test_tables_travel_every_interval_rounds_only():
     """Six clients, 30 items of 4 numbers: rounds 1 and 4 bring a mean down, rounds 3 and 6 tables up; else nothing."""
     result, _ = memory_after(FedRKG(interval=3), 6)
@@ -146,6 +158,53 @@ def test_private_means_add_up():
     plain, _ = memory_after(FedRKG(interval=1), 2)
     private, _ = memory_after(FedRKG(interval=1, clip=1e6), 2)
     torch.testing.assert_close(plain.model["items"], private.model["items"], rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_but_a_private_table_leaves(monkeypatch):
+    """A loss is a look at the data without noise; a client that sent two tables has given away epsilon of two."""
+    sent = []
+    plain = FedRKG.aggregate
+
+    def watched(self, state, round, replies, rng):
+        kept = [*replies]
+        sent.extend(reply.packet for reply in kept)
+        return plain(self, state, round, iter(kept), rng)
+
+    monkeypatch.setattr(FedRKG, "aggregate", watched)
+    for cohorts in (0, 128):
+        task = small.task()
+        method = FedRKG(interval=1, clip=0.5, noise=3.0, delta=1e-4)
+        result = run(method, task, rounds=2, engine=LocalEngine(method, task, cohorts=cohorts))
+        assert all(dict(packet.scalars) == {} and list(packet.tensors) == ["items"] for packet in sent)
+        assert "train/loss" not in result.metrics[0]
+        assert result.metrics[1]["privacy/releases"] == 2
+        assert result.metrics[1]["privacy/epsilon"] == pytest.approx(epsilon(3.0, 2, 1e-4))
+
+
+def test_releases_are_counted_where_they_were_made():
+    """Two of six a round, four rounds: eight releases, and what counts is the client that made most of them."""
+    result = run(FedRKG(interval=1, clip=0.5, noise=3.0, clients_per_round=2), small.task(), rounds=4)
+    releases = result.state.releases
+    assert sum(releases.values()) == 8
+    assert result.metrics[-1]["privacy/releases"] == max(releases.values())
+    assert result.metrics[-1]["privacy/epsilon"] == pytest.approx(epsilon(3.0, max(releases.values()), 1e-5))
+
+
+def test_noise_of_the_system_cannot_be_drawn_again():
+    """Two runs of one seed agree in all but the noise, which nobody who knows the seed can take off."""
+    noisy = [run(FedRKG(interval=1, clip=0.5, noise=0.1, source="system"), small.task(), rounds=1) for _ in range(2)]
+    assert not torch.equal(noisy[0].model["items"], noisy[1].model["items"])
+
+
+def test_a_gate_takes_steps_of_at_most_its_rate_times_the_clip():
+    """Tables of entries of some hundreds would otherwise throw it far off; five passes of one batch each."""
+    task = small.task(batch_size=256)
+    method = FedRKG(interval=1, gate_rate=0.01, item_rate=1e4)
+    engine = LocalEngine(method, task)
+    run(method, task, rounds=2, engine=engine)
+    gates = engine.memory()["columns"]["gate"]
+    assert float(engine.memory()["columns"]["items"].abs().max()) > 100
+    assert 0 < float(gates.norm(dim=1).max()) <= 5 * 0.01 * 1.0 + 1e-6
 
 
 def test_epsilon_is_exact_and_composes():

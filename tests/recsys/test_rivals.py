@@ -65,8 +65,21 @@ def test_alignment_is_descent_on_the_norm():
     assert (far @ far.T - goal).norm() < 0.5 * (table @ table.T - goal).norm()
 
 
+def test_the_first_table_of_fedcia_is_sent_once():
+    """30 items of 4 numbers to six clients in the first round; then only similarities, 30 x 30, every second round."""
+    result = run(FedCIA(interval=2), small.task(), rounds=4)
+    table, similarity = 6 * 30 * 4 * 4, 6 * 30 * 30 * 4
+    down = [m["bytes/down"] for m in result.metrics]
+    assert down[0] > table
+    assert max(down[1], down[3]) < 6 * 100
+    assert similarity < down[2] < similarity + 6 * 200
+
+
 def test_the_encoders_are_weighed_by_the_gate():
-    """Items 0 and 1 of 2: the row is (1, 1) / sqrt(2); own means (1 + 2) / sqrt(2), shared 0; equal weights at 0."""
+    """Items 0 and 1 of 2: the row is (1, 1) / sqrt(2); own means (1 + 2) / sqrt(2), shared 0; equal weights at 0.
+
+    Each encoder has a dropout of its own: where item 1 is hidden from the own one alone, that has 1 / sqrt(2).
+    """
     tree = {
         "own": torch.tensor([[1.0, 0.0], [2.0, 0.0]]),
         "own_bias": torch.zeros(2),
@@ -77,7 +90,9 @@ def test_the_encoders_are_weighed_by_the_gate():
         "mix": torch.zeros(2, 1),
         "mix_bias": torch.zeros(2),
     }
-    mean, log_variance, weights = encode(tree, torch.tensor([0, 1]), torch.ones(2))
+    hidden = encode(tree, torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))[0]
+    torch.testing.assert_close(hidden, torch.tensor([[1 / 2**0.5], [0.0]]))
+    mean, log_variance, weights = encode(tree, torch.tensor([0, 1]), torch.ones(2, 2))
     torch.testing.assert_close(mean, torch.tensor([[3 / 2**0.5], [0.0]]))
     torch.testing.assert_close(log_variance, torch.tensor([[0.0], [0.5]]))
     torch.testing.assert_close(weights, torch.tensor([0.5, 0.5]))

@@ -17,7 +17,7 @@ _JUDGED = (
 
 
 def print_result(directory: Path) -> None:
-    """Prints the last evaluation, the traffic, the failures and what went astray."""
+    """Prints what the run came to, the traffic, the failures and what went astray."""
     from rich.console import Console
     from rich.table import Table
 
@@ -26,23 +26,25 @@ def print_result(directory: Path) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for name, key in _JUDGED:
-        accuracy, loss = (run.last.get(key.format(metric)) for metric in ("accuracy", "loss"))
+        accuracy, loss = (run.result.get(key.format(metric)) for metric in ("accuracy", "loss"))
         if accuracy is not None or loss is not None:
             shown = "" if accuracy is None else percent(accuracy)
             table.add_row(name, shown, "" if loss is None else short(loss))
-    if any(key.startswith("ranking/") for key in run.last):
+    if any(key.startswith("ranking/") for key in run.result):
         table = Table("full ranking", "HR@10", "NDCG@10", "MRR@10", box=None, pad_edge=False)
         for column in table.columns[1:]:
             column.justify = "right"
         for name, prefix in (("test items", "ranking"), ("validation items", "validation")):
-            table.add_row(name, *(f"{run.last[f'{prefix}/{key}@10']:.4f}" for key in ("hr", "ndcg", "mrr")))
+            table.add_row(name, *(f"{run.result[f'{prefix}/{key}@10']:.4f}" for key in ("hr", "ndcg", "mrr")))
     console = Console(highlight=False, soft_wrap=True)
-    if run.last:
+    if run.result:
         console.print(table)
-    console.print(f"rounds: {run.rounds}, {run.total('seconds'):.1f} s")
+    chosen = f"; round {run.result['round']} is the best by {run.chosen_by}" if run.chosen_by and run.result else ""
+    ended = ", then stopped" if run.stopped else ""
+    console.print(f"rounds: {run.rounds}{ended}, {run.total('seconds'):.1f} s{chosen}", markup=False)
     console.print(f"traffic: {size(run.total('bytes/up'))} up, {size(run.total('bytes/down'))} down")
-    if "privacy/epsilon" in run.last:
-        epsilon, delta = run.last["privacy/epsilon"], run.last["privacy/delta"]
+    if "privacy/epsilon" in run.result:
+        epsilon, delta = run.result["privacy/epsilon"], run.result["privacy/delta"]
         console.print(f"privacy of a client: epsilon {epsilon:.3f}, delta {delta:g}")
     console.print(f"client failures: {len(run.of_kind('failure'))}")
     warnings = run.of_kind("warning")

@@ -81,7 +81,7 @@ def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> No
         if not (directory / "report.html").exists():
             print(_report(directory), file=sys.stderr)
         if not quiet:
-            print(f"{directory} is finished: {planned} of {planned} rounds")
+            print(f"{directory} is finished: {done} of {planned} rounds")
             print_result(directory)
         return
     if rounds is not None and rounds != planned:

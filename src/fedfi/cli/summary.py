@@ -44,10 +44,13 @@ def values_of(run: RunRecord, last: int) -> dict[str, float]:
 
     Args:
         run: The run.
-        last: How many evaluations are averaged.
+        last: How many evaluations are averaged; where the run chooses its best round, that round's alone counts.
     """
     lines = [line for line in run.metrics if judged(line)][-last:]
     values = {}
+    if run.chosen_by:
+        lines = [run.result] if run.result else []
+        values["best_round"] = float(run.result.get("round", 0))
     for key in lines[-1] if lines else ():
         found = [line[key] for line in lines if key in line]
         if key not in ("round", *_TOTALS):

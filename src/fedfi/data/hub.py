@@ -1,9 +1,15 @@
-"""Where named data sets are found: the folder of ``FEDFI_DATA``, then the Hugging Face hub or its cache."""
+"""Where named data sets are found: the folder of ``FEDFI_DATA``, then the Hugging Face hub, or a file on the web.
+
+What comes from the web is checked against a digest and kept in the user's cache, `~/.cache/fedfi`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import http.client
 import os
 import socket
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +20,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "FEDFI_DATA"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_TIMEOUT = 30.0
+_CHUNK = 1 << 20
 
 
 def data_root() -> Path | None:
@@ -54,6 +62,70 @@ def not_found(name: str, remedy: str) -> InputError:
     if root is None:
         return InputError(f"data {name!r}: set {VARIABLE} to a folder with a sub-folder {name!r} and {remedy}")
     return InputError(f"data {name!r}: nothing in {root / name} ({VARIABLE}); {remedy}")
+
+
+def cache_folder(name: str) -> Path:
+    """Where files of a data set are kept that came from the web."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "fedfi" / name
+
+
+def fetch(name: str, url: str, digest: str) -> Path:
+    """A file of a data set, downloaded at the first time.
+
+    It is looked for in the set's folder of ``FEDFI_DATA``, then in the cache.
+
+    Args:
+        name: The data set.
+        url: Where it is.
+        digest: Its SHA-256.
+
+    Raises:
+        InputError: If it cannot be had, or is another than expected.
+    """
+    folder, file = data_folder(name), url.rpartition("/")[2]
+    kept = cache_folder(name) / file
+    for path in ([] if folder is None else [folder / file]) + [kept]:
+        if path.is_file():
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            if found != digest:
+                raise InputError(f"data {name!r}: {path} has SHA-256 {found}, expected {digest}; remove it")
+            return path
+    aside, sum_ = kept.with_name(f".{file}.part"), hashlib.sha256()
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as source, aside.open("wb") as target:
+            while piece := source.read(_CHUNK):
+                sum_.update(piece)
+                target.write(piece)
+    except (OSError, http.client.HTTPException) as error:
+        aside.unlink(missing_ok=True)
+        raise InputError(f"data {name!r}: {url} cannot be downloaded to {kept.parent} ({error})") from error
+    if sum_.hexdigest() != digest:
+        aside.unlink()
+        raise InputError(f"data {name!r}: {url} has SHA-256 {sum_.hexdigest()}, expected {digest}")
+    aside.replace(kept)
+    return kept
+
+
+def member(name: str, archive: Path, path: str) -> Path:
+    """A file of a zip archive, unpacked into the cache.
+
+    Raises:
+        InputError: If it is not in the archive, or cannot be unpacked.
+    """
+    import zipfile
+
+    target = cache_folder(name) / path.rpartition("/")[2]
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(archive) as content:
+            aside.write_bytes(content.read(path))
+        aside.replace(target)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"data {name!r}: {path} cannot be unpacked from {archive}: {error}") from error
+    return target
 
 
 def download(repository: str, config: str | None, name: str) -> tuple[pa.Table, pa.Table]:

@@ -26,7 +26,7 @@ _ALIASES = {
     "rating": ("rating", "ratings", "score", "weight"),
     "time": ("time", "timestamp", "timestamps"),
 }
-_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".inter", ".txt")
+SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".inter", ".txt")
 _EARLIEST = 10**8
 """Seconds since 1970 below which a time is none: 1973."""
 
@@ -75,7 +75,7 @@ def read_ratings(path: Path, name: str) -> Ratings:
     import pandas as pd
 
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES)
+        found = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
         if len(found) != 1:
             names = ", ".join(p.name for p in found) or "none"
             raise InputError(f"data {name!r}: expected one file of ratings in {path}, found {names}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedfi.data import hub
-from fedfi.data.interactions import Ratings, from_frame, is_ratings_file, read_ratings
+from fedfi.data.interactions import SUFFIXES, Ratings, from_frame, is_ratings_file, read_ratings
 from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
 from fedfi.numerics.counter import below, normal, uniform, words
@@ -92,36 +92,83 @@ def synthetic(name: str) -> Ratings:
     )  # fmt: skip
 
 
-def _local(remedy: str) -> Callable[[str], Ratings]:
-    def read(name: str) -> Ratings:
+@dataclass(frozen=True)
+class _Published:
+    """Ratings that are put into a folder by hand, or come from the web.
+
+    Attributes:
+        url: A file of ratings, or a zip archive.
+        digest: SHA-256 of what is there.
+        member: The file of ratings within the archive; empty where it is no archive.
+        others: Names of files that hold the same.
+    """
+
+    url: str
+    digest: str
+    member: str = ""
+    others: tuple[str, ...] = ()
+
+    def __call__(self, name: str) -> Ratings:
+        file = (self.member or self.url).rpartition("/")[2]
         folder = hub.data_folder(name)
-        if folder is None:
-            raise hub.not_found(name, remedy)
-        return read_ratings(folder, name)
+        if folder is not None:
+            for path in (folder / f for f in (file, *self.others)):
+                if path.is_file():
+                    return read_ratings(path, name)
+            if any(p.suffix in SUFFIXES for p in folder.iterdir()):
+                return read_ratings(folder, name)
+        try:
+            path = hub.fetch(name, self.url, self.digest)
+        except InputError as error:
+            names = " or ".join((file, *self.others))
+            raise InputError(
+                f"{error}; or set {hub.VARIABLE} to a folder and put {names} into {name}/ there"
+            ) from error
+        return read_ratings(hub.member(name, path, self.member) if self.member else path, name)
 
-    return read
 
+_GROUPLENS = "https://files.grouplens.org/datasets"
+_OF_FEDRKG = "https://raw.githubusercontent.com/Jaehyung-Lim/fedrkg/bfab01e5c8513a408a5332014c02b47aef1cfb9b/data"
 
 _SOURCES = {
     "synthetic_ratings": _Source("Made-up ratings of 200 users and 300 items (embedded)", synthetic),
     "filmtrust": _Source(
         "FilmTrust: 34,889 ratings, 1,227 users, 2,059 films; no real times",
-        _local("put ratings.dat (user,item,rating,time) there, as shipped with FedRKG's code"),
+        _Published(
+            f"{_OF_FEDRKG}/filmtrust/ratings.dat", "a2cad0f0adf435cf50484f54a86641f4acbf7128115f7c5bd3cd6f25c69d4585"
+        ),
     ),
     "amazon_video": _Source(
         "Amazon-Video: 23,181 ratings, 1,372 users, 7,957 videos",
-        _local("put ratings.dat (user,item,rating,time) there, as shipped with FedRKG's code"),
+        _Published(
+            f"{_OF_FEDRKG}/video/ratings.dat", "82eb5856b173e8f52a93521b33a402429f81aa92645fdbb7bae6b78316738ba0"
+        ),
     ),
     "ml_100k": _Source(
         "MovieLens-100K: 100,000 ratings, 943 users, 1,682 films",
-        _local("put u.data of GroupLens or ml-100k.inter of RecBole there (grouplens.org/datasets/movielens/100k)"),
+        _Published(
+            f"{_GROUPLENS}/movielens/ml-100k.zip",
+            "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+            "ml-100k/u.data",
+            ("ml-100k.inter",),
+        ),
     ),
     "ml_1m": _Source(
         "MovieLens-1M: 1,000,209 ratings, 6,040 users, 3,706 films",
-        _local("put ratings.dat of ml-1m.zip there, alone (grouplens.org/datasets/movielens/1m)"),
+        _Published(
+            f"{_GROUPLENS}/movielens/ml-1m.zip",
+            "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+            "ml-1m/ratings.dat",
+            ("ml-1m.inter",),
+        ),
     ),
     "lastfm_2k": _Source(
-        "Last.fm of HetRec 2011: 92,834 pairs of 1,892 users and artists; no times",
-        _local("put user_artists.dat of hetrec2011-lastfm-2k.zip there, alone (grouplens.org/datasets/hetrec-2011)"),
+        "Last.fm of HetRec 2011: 186,479 tags that 1,892 users gave to artists, with times",
+        _Published(
+            f"{_GROUPLENS}/hetrec2011/hetrec2011-lastfm-2k.zip",
+            "6738f48195667ff03caaab4d32ca9a3133d8cc026b7c3cdaf6ce1010e913c59c",
+            "user_taggedartists-timestamps.dat",
+            ("user_artists.dat", "lastfm.inter"),
+        ),
     ),
 }

@@ -206,7 +206,10 @@ class EvaluatesCohorts(Protocol):
     """A method that can judge many clients at once; equal to a loop over `client_evaluate`."""
 
     def cohort_evaluate(self, cohort: Cohort) -> Mapping[str, Tensor]:
-        """Named values `[clients]`, in the order of the cohort; memory stays as it is."""
+        """Named values `[clients]`, in the order of the cohort; memory stays as it is.
+
+        A NaN among a client's values means that it failed.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ its bytes, so a truncated or flipped file is recognised, and the checkpoint befo
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from fedfi.federation.rows import RowStore
 
 KEEP = 2
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
+_BEST = re.compile(r"best-(\d{6})-([0-9a-f]{16})\.safetensors")
 
 
 UNSAVED = {"saved": False}
@@ -170,9 +172,72 @@ def peek(directory: Path, name: str) -> Any:
     return None
 
 
+def keep_best(directory: Path, rounds: int, content: Any) -> None:
+    """Keeps the checkpoint of a round, which has just been saved, beside the newest ones, instead of another.
+
+    Raises:
+        RunError: If the disk refuses.
+    """
+    newest = next(path for number, path in _listed(directory) if number == rounds)
+    best = newest.with_name(newest.name.replace("round-", "best-"))
+    try:
+        _link(newest, best)
+    except OSError as error:
+        raise RunError(f"cannot keep {newest} as {best.name}: {error.strerror or error}") from error
+    pin(content, content)
+    for old in _kept(directory):
+        if old != best:
+            old.unlink()
+
+
+def pin(content: Any, kept: Any) -> None:
+    """Keeps the rows on disk that `kept` refers to, whatever the row stores of `content` come to hold."""
+    for store, rows in zip(row_stores(content), row_stores(kept), strict=True):
+        store.pin(rows)
+
+
+def load_best(directory: Path, template: Any) -> tuple[int, Any] | None:
+    """The checkpoint that `keep_best` kept, as `load` would give it; None where there is none.
+
+    Raises:
+        RunError: If it is damaged.
+    """
+    for path in _kept(directory):
+        try:
+            packet = _intact(path)
+            structure = json.loads(str(packet.scalars["structure"]))
+            content = unflatten(structure, packet.tensors, template)
+            for store, described in zip(row_stores(content), _described_rows(structure), strict=True):
+                store.restore(described)
+        except (PacketError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"the checkpoint of the best round, {path}, cannot be used: {error}") from error
+        return int(packet.scalars["rounds"]), content
+    return None
+
+
+def _kept(directory: Path) -> list[Path]:
+    """Checkpoints of best rounds, the latest first; more than one only if a process ended while it replaced one."""
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted((p for p in found if _BEST.fullmatch(p.name)), reverse=True)
+
+
+def _link(path: Path, other: Path) -> None:
+    """A second name for a file; a copy where the file system has no such thing."""
+    aside = other.with_name(f".{other.name}.part")
+    aside.unlink(missing_ok=True)
+    try:
+        os.link(path, aside)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        write_atomically(other, path.read_bytes())
+        return
+    aside.replace(other)
+
+
 def _intact(path: Path) -> Packet:
     encoded = path.read_bytes()
-    found = _NAME.fullmatch(path.name)
+    found = _NAME.fullmatch(path.name) or _BEST.fullmatch(path.name)
     assert found  # the listing holds nothing else
     if hashlib.blake2b(encoded, digest_size=8).hexdigest() != found[2]:
         raise PacketError("is damaged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import word_key
 from fedfi.federation.task import Task
-from fedfi.numerics.counter import Words
+from fedfi.numerics.counter import Words, words
 
 
 class Columns(Protocol):
@@ -62,7 +63,8 @@ class Cohort:
 
     def keys(self, purpose: str) -> Words:
         """The keys of each client's draws in this round for a purpose `[n]`; see `client_key`."""
-        return np.array([client_key(self.seed, self.round, i, purpose) for i in self.ids], dtype=np.uint64)
+        own = np.array([_own_key(self.seed, i) for i in self.ids], dtype=np.uint64)
+        return words(own, np.full(len(own), _place(self.seed, self.round, purpose)))
 
     def has(self, name: str) -> Tensor:
         """Which of the cohort have a name in memory, bool `[n]`."""
@@ -87,5 +89,18 @@ class Cohort:
 
 
 def client_key(seed: int, round: int, client: str, purpose: str) -> int:
-    """The key of a client's counter-based draws, 64 bits; the same alone and in a cohort."""
-    return word_key(seed, "client", round, client, purpose)
+    """The key of a client's counter-based draws, 64 bits; the same alone and in a cohort.
+
+    It is a word of a stream of the client's own, at a place that round and purpose say: so the keys of a whole cohort
+    are one operation.
+    """
+    return int(words(np.array([_own_key(seed, client)], dtype=np.uint64), np.array([_place(seed, round, purpose)]))[0])
+
+
+@lru_cache(maxsize=1 << 17)
+def _own_key(seed: int, client: str) -> int:
+    return word_key(seed, "client", client)
+
+
+def _place(seed: int, round: int, purpose: str) -> int:
+    return word_key(seed, "clients", round, purpose) >> 1  # a place is a signed number

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass as validated
 from torch import nn
 
@@ -32,6 +32,24 @@ class Evaluate(metaclass=Checked):
     every: Annotated[int, Field(ge=1, description="rounds from one evaluation to the next")] = 1
     levels: Annotated[bool, Field(description="judge the submodels of methods that make some")] = True
     local: Annotated[bool, Field(description="judge on the clients, each on its own test examples")] = True
+    best: Annotated[
+        str | None, Field(description="number of the validation by which the best round is chosen and its model kept")
+    ] = None
+    patience: Annotated[int | None, Field(ge=1, description="rounds without a better one that end the run")] = None
+
+    @field_validator("best")
+    @classmethod
+    def _not_of_the_test(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("validation/"):
+            nearest = f"validation/{value.rpartition('/')[2]}"
+            raise ValueError(f"a round is chosen on the validation, not on the test (nearest valid: {nearest!r})")
+        return value
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.patience is not None and self.best is None:
+            raise ValueError(f"patience = {self.patience} needs best, the number that is waited for")
+        return self
 
 
 def sums(

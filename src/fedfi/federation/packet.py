@@ -8,6 +8,7 @@ tensor is made.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -62,28 +63,16 @@ class Packet:
     @cached_property
     def header(self) -> bytes:
         """The encoded header, length prefix included, padded so that the data begins at a multiple of 8."""
-        entries: dict[str, Any] = {}
-        offset = 0
+        parts: list[tuple[str, str, tuple[int, ...], int]] = []
         for name, tensor in self.tensors.items():
             if tensor.dtype not in _NAMES:
                 raise PacketError(f"tensor {name!r} has dtype {tensor.dtype}, which has no wire type")
             if name.startswith("#"):
                 raise PacketError(f"tensor name {name!r} begins with '#', which marks blobs")
-            entries[name] = {
-                "dtype": _NAMES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [offset, offset + tensor.nbytes],
-            }
-            offset += tensor.nbytes
-        for name, blob in self.blobs.items():
-            entries["#" + name] = {
-                "dtype": "U8",
-                "shape": [len(blob)],
-                "data_offsets": [offset, offset + len(blob)],
-            }
-            offset += len(blob)
-        entries["__metadata__"] = {"scalars": json.dumps(dict(self.scalars))}
-        text = json.dumps(entries, separators=(",", ":")).encode()
+            parts.append((name, _NAMES[tensor.dtype], tuple(tensor.shape), tensor.nbytes))
+        parts += [("#" + name, "U8", (len(blob),), len(blob)) for name, blob in self.blobs.items()]
+        metadata = _json({"scalars": json.dumps(dict(self.scalars))})
+        text = f'{{{_entries(tuple(parts))}"__metadata__":{metadata}}}'.encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
 
@@ -123,6 +112,21 @@ class Packet:
     def clone(self) -> Packet:
         """A packet that owns its tensors."""
         return Packet({k: t.clone() for k, t in self.tensors.items()}, self.scalars, self.blobs)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=256)  # the replies of a round are alike but for their scalars
+def _entries(parts: tuple[tuple[str, str, tuple[int, ...], int], ...]) -> str:
+    """The entries of a header: name, type, shape and bytes of each tensor, with a comma behind each."""
+    text, offset = "", 0
+    for name, dtype, shape, size in parts:
+        entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        text += f"{_json(name)}:{_json(entry)},"
+        offset += size
+    return text
 
 
 def decode(buffer: bytes | bytearray | memoryview) -> Packet:
@@ -268,7 +272,9 @@ class Layout:
 
 
 def _not_finite(tensor: Tensor, sent: Tensor | None) -> int:
-    """How many numbers are not finite, those aside that were sent so."""
+    """How many numbers are not finite, those aside that were sent so; a finite sum shows in one pass that none is."""
+    if math.isfinite(float(tensor.sum())):
+        return 0
     finite = torch.isfinite(tensor)
     if bool(finite.all()):
         return 0

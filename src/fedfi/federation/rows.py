@@ -30,6 +30,7 @@ class _File:
 
     def __init__(self) -> None:
         self.held: list[frozenset[int]] = []
+        self.pinned: frozenset[int] = frozenset()
         self._fd = -1
 
     def open(self, path: Path | None = None, flags: int = os.O_RDWR | os.O_CREAT) -> None:
@@ -126,6 +127,10 @@ class RowStore:
         """Called when a checkpoint refers to the present rows: keeps them and those of the `keep - 1` before."""
         self._file.held = [*self._file.held, self._slots()][-keep:]
 
+    def pin(self, rows: RowStore) -> None:
+        """Keeps the present rows of a store of the same file until others are pinned, whatever `hold` drops."""
+        self._file.pinned = rows._slots()
+
     def describe(self) -> dict[str, Any]:
         """What a checkpoint stores of the table: everything but the rows."""
         return {"width": self.width, "storage": self.storage, "index": {k: list(v) for k, v in self._index.items()}}
@@ -154,7 +159,7 @@ class RowStore:
         return frozenset(slot for slot, _ in self._index.values())
 
     def _free_slot(self) -> int:
-        used = self._slots().union(self._before, *self._file.held)
+        used = self._slots().union(self._before, self._file.pinned, *self._file.held)
         slot = 0
         while slot in used:
             slot += 1

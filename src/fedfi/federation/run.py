@@ -39,6 +39,7 @@ from fedfi.federation.record import RunDirectory, without_none
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.sampling import round_size
+from fedfi.federation.stopping import BestRound
 from fedfi.federation.task import Task, cross_entropy
 from fedfi.federation.trial import try_out
 from fedfi.federation.workbench import deployable
@@ -57,11 +58,12 @@ class RunResult:
     """What a run came to.
 
     Attributes:
-        model: The global model, by name.
+        model: The global model, by name; that of the best round where `Evaluate.best` chooses one.
         metrics: A table of numbers a round, as in `metrics.jsonl`.
         failures: Every client failure.
         state: The method's last state.
         out: The run directory, if there is one.
+        best: The best round, where one is chosen.
     """
 
     model: Tree
@@ -69,9 +71,11 @@ class RunResult:
     failures: list[Failure]
     state: Any
     out: Path | None
+    best: int | None = None
 
     def __repr__(self) -> str:
-        last = self.metrics[-1] if self.metrics else {}
+        found = [line for line in self.metrics if self.best in (None, line["round"])]
+        last = found[-1] if found else {}
         judged = {k: last[k] for k in ("global/accuracy", "global/loss", "local/accuracy_mean") if k in last}
         numbers = "".join(f", {key} {value:.4g}" for key, value in judged.items())
         where = "" if self.out is None else f", in {str(self.out)!r}"
@@ -138,6 +142,10 @@ def run(
     task.data.check()
     if len(task.data.test) == 0:
         raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
+    if evaluate.best and task.data.validation is None:
+        raise InputError(
+            f"evaluate.best = {evaluate.best!r}: the server holds no validation examples (data.validation)"
+        )
     config = config or {
         "rounds": rounds,
         "seed": seed,
@@ -179,7 +187,9 @@ def last_state(
     config: Mapping[str, Any] | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> tuple[int, Any]:
-    """The newest saved state of a run, and the number of its finished rounds; nothing is written to the directory.
+    """The best round's state of a run where one is chosen, else the newest that is saved; and the number of its rounds.
+
+    Nothing is written to the directory.
 
     Args:
         algorithm: As it was run.
@@ -202,7 +212,10 @@ def last_state(
             _check_config(directory, settings(config), _OF_THE_LOOP, written)
         state = algorithm.init(task, keyed_generator(seed, "server", "init"))
         attach_all(checkpoint.row_stores(state), directory.rows, read_only=True)
-        rounds, content = checkpoint.load(directory.checkpoints, _Content(state), lambda _: None, read_only=True)
+        kept = checkpoint.load_best(directory.checkpoints, _Content(state))
+        rounds, content = kept or checkpoint.load(
+            directory.checkpoints, _Content(state), lambda _: None, read_only=True
+        )
     finally:
         directory.close()
     if engine:
@@ -301,6 +314,7 @@ class _Loop:
         self.checkpoint_every = checkpoint_every
         self.many = isinstance(algorithm, UpdatesCohorts)  # too many clients for a line of events each
         self.failures: list[Failure] = []
+        self.best = BestRound(evaluate, directory.checkpoints if directory else None)
         self.config = settings(config)
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
@@ -310,33 +324,40 @@ class _Loop:
             if resume and checkpoint.any_in(self.directory.checkpoints):
                 first, state = self._resume(state)
                 lines = self.directory.read_metrics()
+                self._resume_best(lines, first, state)
                 if rounds < first:
                     raise InputError(f"rounds = {rounds}: the run has {first} (nearest valid: {first})")
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
                 self._save(0, state)
-        for round in range(first, rounds):
+        done = first
+        while done < rounds and not self.best.gives_up(lines):
+            round, done = done, done + 1
             started = time.perf_counter()
             state, metrics = self._round(state, round)
-            if (round + 1) % self.evaluate.every == 0 or round + 1 == rounds:
+            judging = done % self.evaluate.every == 0 or done == rounds
+            if judging:
                 judged = self._judge(state, round)
                 metrics |= {k: v for k, v in judged.items() if self.algorithm.central or k.startswith("local/")}
-            line = {"round": round + 1, "seconds": time.perf_counter() - started, **metrics}
+            line = {"round": done, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
             self._note_divergence(lines)
             if self.directory:
                 self.directory.metrics(line)
-            if (round + 1) % self.checkpoint_every == 0 or round + 1 == rounds:
-                self._save(round + 1, state)
+            better = self.best.found(lines, judging)
+            if done % self.checkpoint_every == 0 or done == rounds or better or self.best.gives_up(lines):
+                content = self._save(done, state)
+                if better:
+                    self.best.keep(done, content, self.algorithm.global_model(state))
             for observe in observers:
                 observe(line)
-        model = self.algorithm.global_model(state)
+        model, best = self.best.result(lines, self.algorithm.global_model(state))
         if self.directory:
             path = self.directory.path / "model.safetensors"
             own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
             checkpoint.tensors_to_file(path, model if own else deployable(self.task, model))
-            self._event("done", rounds=rounds)
-        return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None)
+            self._event("done", rounds=rounds, **({"stopped": done} if done < rounds else {}))
+        return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None, best)
 
     def _round(self, state: Any, round: int) -> tuple[Any, dict[str, Any]]:
         traffic = {"bytes/down": 0, "bytes/up": 0, "clients/asked": 0, "clients/replied": 0}
@@ -452,11 +473,12 @@ class _Loop:
             result["local/accuracy_worst"] = min((v for _, v in values["accuracy"]), key=lambda v: (v == v, v))  # NaN
         return result
 
-    def _save(self, rounds: int, state: Any) -> None:
-        if self.directory:
-            size = self.directory.metrics_size()
-            content = _Content(state, self.engine.memory(), size, self.config)
-            checkpoint.save(self.directory.checkpoints, rounds, content)
+    def _save(self, rounds: int, state: Any) -> _Content:
+        if not self.directory:
+            return _Content(state)
+        content = _Content(state, self.engine.memory(), self.directory.metrics_size(), self.config)
+        checkpoint.save(self.directory.checkpoints, rounds, content)
+        return content
 
     def _resume(self, state: Any) -> tuple[int, Any]:
         assert self.directory is not None  # `run` refuses to resume without one
@@ -469,6 +491,15 @@ class _Loop:
         self.engine.restore(content.memory, rounds)
         self._event("resume", round=rounds + 1)
         return rounds, content.state
+
+    def _resume_best(self, lines: list[dict[str, Any]], rounds: int, state: Any) -> None:
+        def fresh() -> _Content:
+            assert self.directory is not None
+            other = self.algorithm.init(self.task, keyed_generator(self.seed, "server", "init"))
+            attach_all(checkpoint.row_stores(other), self.directory.rows)
+            return _Content(other)
+
+        self.best.resume(lines, rounds, _Content(state), fresh, lambda c: self.algorithm.global_model(c.state))
 
     def _numbers(self, metrics: Metrics, round: int) -> dict[str, float]:
         numbers = {}

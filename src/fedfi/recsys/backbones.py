@@ -94,7 +94,10 @@ class NeuralHead:
 
     def logits(self, head: Tree, rows: Tensor) -> Tensor:
         """The network's output."""
-        x = torch.cat([head["user"][:, None].expand_as(rows), rows], 2)
+        return self.network(head, torch.cat([head["user"][:, None].expand_as(rows), rows], 2))
+
+    def network(self, head: Tree, x: Tensor) -> Tensor:
+        """The output ``[n, l]`` for users' vectors beside items' rows ``[n, l, 2 d]``."""
         for number in (1, 2, 3):
             weight, bias = head[f"layer{number}.weight"], head[f"layer{number}.bias"]
             x = matmul(x, weight.transpose(1, 2)) + bias[:, None]

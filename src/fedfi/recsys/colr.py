@@ -3,15 +3,16 @@ Training, WWW 2024, arXiv:2401.03748.
 
 | paper | here |
 |---|---|
-| update of the item table, B A with a random B that all share | `random_subspace`; its seed is sent |
+| update of the item table: A B, with a random B that all share, anew each round | `random_subspace`; its seed is sent |
 | A, which a client trains and sends | reply `items` `[items, rank]` |
-| server: Q + B mean(A), the same as the mean of the updates | `Exchange.aggregate` |
+| server: Q + mean(A) B, the same as the mean of the updates | `Exchange.aggregate` |
 | private user vectors | memory `head/user` |
 
 Traffic upwards is rank / d of FedMF's. What is sent adds up linearly, so encryption and secure aggregation fit it.
 
-Deviations: B has orthonormal columns, so that the step size means the same for every rank; at rank d the method is
-FedMF. B is drawn anew each round, lest all updates stay in one subspace.
+Deviations: B is orthonormal, where the authors' code scales it by sqrt(d / rank) and A's gradient by the inverse, so
+that their step is sqrt(d / rank) times this one; here the step size means the same for every rank, and at rank d the
+method is FedMF. The mean is over participants, where that code divides an item's by the number of clients that saw it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Plan:
 
     Attributes:
         backbone: Name of the scoring function.
-        interval: Rounds from one exchange to the next; None exchanges never.
+        interval: Rounds from one exchange to the next; None exchanges never, but in the warm-up.
         alternate: Whether a batch moves the head first, then the items.
         keeps: Whether a client keeps its table between rounds and ranks by it; else it begins each round with the
             mean and ranks by the newest one.
@@ -53,6 +53,7 @@ class Plan:
         release: How uploads are made private, or None.
         graph: How a client gets a table of its own from the server, which its training is pulled to, or None.
         rank: Dimension of the random subspace that a round's updates of the table lie in, or None.
+        warmup: Rounds at the beginning that all end with an exchange.
     """
 
     backbone: str
@@ -63,6 +64,7 @@ class Plan:
     release: Release | None = None
     graph: Graph | None = None
     rank: int | None = None
+    warmup: int = 0
 
     @property
     def scoring(self) -> Backbone:
@@ -71,7 +73,7 @@ class Plan:
 
     def uploads(self, round: int) -> bool:
         """Whether tables are sent at the end of a round, counted from 0."""
-        return self.interval is not None and (round + 1) % self.interval == 0
+        return round < self.warmup or (self.interval is not None and (round + 1) % self.interval == 0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class ExchangeState:
         received: The version that each client has; clients that never took part are not in it.
         personal: Tables that the server made for each client ``[clients, items, d]``; empty where it makes none.
         clients: All clients, in order, where there are personal tables.
+        releases: How many private tables each client has sent.
     """
 
     mean: Tree
@@ -91,6 +94,7 @@ class ExchangeState:
     received: dict[ClientId, int]
     personal: Tensor = field(default_factory=lambda: torch.zeros(0))
     clients: list[ClientId] = field(default_factory=list)
+    releases: dict[ClientId, int] = field(default_factory=dict)
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
@@ -144,12 +148,12 @@ class Exchange(Recommender[ExchangeState]):
             yield client, packet
 
     def reply_layout(self, state: ExchangeState, packet: Packet) -> Layout:
-        """A table where one was asked for, else nothing."""
+        """A table where one was asked for, and the loss unless it is private; else nothing."""
         if not packet.scalars["upload"]:
             return Layout()
-        rank = self.plan().rank
-        like = state.mean if rank is None else state.mean | {"items": state.mean["items"][:, :rank]}
-        return Layout.like(like, loss=float)
+        plan = self.plan()
+        like = state.mean if plan.rank is None else state.mean | {"items": state.mean["items"][:, : plan.rank]}
+        return Layout.like(like, loss=float) if plan.release is None else Layout.like(like)
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Takes in a new mean, trains, and sends the table if asked."""
@@ -179,7 +183,7 @@ class Exchange(Recommender[ExchangeState]):
             sent["items"] = plan.release.of(sent["items"], mean["items"], noise)
         if recipe.subspace is not None:
             sent["items"] = (sent["items"] - mean["items"]) @ recipe.subspace
-        return Packet(sent, {"loss": loss})
+        return Packet(sent, {"loss": loss} if plan.release is None else {})
 
     def cohort_update(self, cohort: Cohort) -> Iterable[Packet]:
         """The same for many clients."""
@@ -232,14 +236,14 @@ class Exchange(Recommender[ExchangeState]):
                 sent["items"] = plan.release.of(sent["items"], cohort.packets[i].tensors["items"], noise)
             if recipe.subspace is not None:
                 sent["items"] = (sent["items"] - cohort.packets[i].tensors["items"]) @ recipe.subspace
-            yield Packet(sent, {"loss": value})
+            yield Packet(sent, {"loss": value} if plan.release is None else {})
 
     def aggregate(
         self, state: ExchangeState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[ExchangeState, Metrics]:
         """The plain mean of the tables that came."""
         mean, loss, count, subspace, plan = WeightedMean(), 0.0, 0, 0, self.plan()
-        received: dict[ClientId, int] = dict(state.received)
+        received, releases = dict(state.received), dict(state.releases)
         tables: dict[ClientId, Tensor] = {}
         for reply in replies:
             if reply.sent.scalars["new"]:
@@ -249,7 +253,9 @@ class Exchange(Recommender[ExchangeState]):
                 subspace = int(reply.sent.scalars.get("subspace", 0))
                 if plan.graph is not None:
                     tables[reply.client] = reply.packet.tensors["items"].clone()
-                loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
+                loss, count = loss + float(reply.packet.scalars.get("loss", 0.0)), count + 1
+                if plan.release is not None:
+                    releases[reply.client] = releases.get(reply.client, 0) + 1
         if not count:
             return replace(state, received=received), {}
         new, personal, items = mean.mean(), state.personal, state.mean["items"]
@@ -262,8 +268,11 @@ class Exchange(Recommender[ExchangeState]):
             spread = plan.graph.spread(torch.stack(list(tables.values())))
             new["items"], personal = spread.mean(0), personal.clone()
             personal[[row[client] for client in tables]] = spread
-        state = replace(state, mean=new, version=state.version + 1, received=received, personal=personal)
-        return state, {"train/loss": loss / count}
+        metrics: Metrics = {"train/loss": loss / count} if plan.release is None else {}
+        if plan.release is not None:
+            metrics |= plan.release.spent(max(releases.values()))
+        version = state.version + 1
+        return ExchangeState(new, version, received, personal, state.clients, releases), metrics
 
     def global_model(self, state: ExchangeState) -> Tree:
         """The newest mean."""
@@ -292,9 +301,9 @@ class Exchange(Recommender[ExchangeState]):
         tables = cohort.memory.column("items")
         if not plan.keeps or tables is None:
             return plan.scoring.logits(head, mean["items"].expand(len(cohort), -1, -1))
-        first, last = int(cohort.rows[0]), int(cohort.rows[-1])
-        if bool(has.all()) and last - first == len(cohort) - 1:
-            return plan.scoring.logits(head, tables[first : last + 1])
+        first = int(cohort.rows[0])
+        if bool(has.all()) and bool((cohort.rows.diff() == 1).all()):  # a view, not a copy
+            return plan.scoring.logits(head, tables[first : first + len(cohort)])
         own = tables[cohort.rows]
         if not bool(has.all()):
             own[~has] = mean["items"]

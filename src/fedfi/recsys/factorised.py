@@ -17,7 +17,7 @@ from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import fresh_workbench
-from fedfi.recsys.backbones import Backbone
+from fedfi.recsys.backbones import Backbone, NeuralHead
 from fedfi.recsys.central import Central, CentralState
 from fedfi.recsys.recipe import ratings_of
 
@@ -35,12 +35,9 @@ def begin(task: Task, backbone: Backbone, rng: torch.Generator) -> tuple[Tree, d
         raise InputError("train: centralised recommenders take epochs of optimizer = 'sgd' or 'adam', without momentum")
     items = fresh_workbench(task, rng).tree()["items"].clone()
     head = backbone.head(items.shape[1], rng)
-    users = head.pop(_USERS)
-    scale = float(users.abs().max())
-    model = {
-        "items": items,
-        _USERS: torch.empty(len(data.users), items.shape[1]).uniform_(-scale, scale, generator=rng),
-    }
+    bound = head.pop(_USERS).numel() ** -0.5  # that of a single user's vector
+    users = torch.empty(len(data.users), items.shape[1]).uniform_(-bound, bound, generator=rng)
+    model = {"items": items, _USERS: users}
     settings = {
         "rate": training.learning_rate,
         "decay": training.round_decay,
@@ -96,8 +93,12 @@ def pair_logits(backbone: Backbone, model: Tree, users: Tensor, items: Tensor) -
     rows, own = functional.embedding(items, model["items"]), functional.embedding(users, model[_USERS])
     if backbone.weight == _USERS:
         return (rows * own).sum(1)
-    shared = {n: t[None].expand(len(users), *t.shape) for n, t in model.items() if n not in ("items", _USERS)}
-    return backbone.logits({_USERS: own, **shared}, rows[:, None])[:, 0]
+    shared = {n: t[None] for n, t in model.items() if n not in ("items", _USERS)}
+    if isinstance(backbone, NeuralHead):  # one network for all pairs
+        return backbone.network(shared, torch.cat([own, rows], 1)[None])[0]
+    return backbone.logits(
+        {_USERS: own, **{n: t.expand(len(own), *t.shape[1:]) for n, t in shared.items()}}, rows[:, None]
+    )[:, 0]
 
 
 def for_client(state: CentralState, row: int) -> Tree:

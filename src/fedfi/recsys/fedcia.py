@@ -12,7 +12,8 @@
 The table itself never leaves a client, but items^2 numbers do: 17 MB a user and exchange for FilmTrust.
 
 Deviations: local training is on cross-entropy with drawn negatives, as for the methods it is compared with, where the
-authors' code takes BPR and Adam. The distance is the squared norm over ||S||, not the norm itself, whose steps do not
+authors' code takes Adam on other losses of pairs. A client that is away in the round after an exchange is not drawn to
+that mean. The distance is the squared norm over ||S||, not the norm itself, whose steps do not
 shrink near the goal and so never settle; they are computed from Q^T Q and S Q, without the matrix Q Q^T.
 The number of steps is 10, not 100, for each costs items^2 * d multiplications for each user. The authors' evaluation
 runs over a set, so the order of a recommendation list is lost there; here ranks are exact.
@@ -21,7 +22,7 @@ runs over a set, so the order of a recommendation list is lost there; here ranks
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, final
 
 import torch
@@ -48,11 +49,19 @@ _BACKBONE = BACKBONES["mf"]
 
 @dataclass(frozen=True)
 class FedCIAState:
-    """The table that all begin with, and the newest mean of similarities, which before the first is that table's."""
+    """What the server has.
+
+    Attributes:
+        items: The table that all begin with ``[m, d]``.
+        similarity: The newest mean of similarities ``[m, m]``; before the first that of `items`.
+        version: How many means there were.
+        begun: Who has the first table, and so one of its own.
+    """
 
     items: Tensor
     similarity: Tensor
     version: int
+    begun: dict[ClientId, bool] = field(default_factory=dict)
 
 
 @final
@@ -77,12 +86,11 @@ class FedCIA(Recommender[FedCIAState]):
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Sends the first table at first, the similarities in the round after an exchange."""
         upload = (round + 1) % self.interval == 0
-        tensors = {"items": state.items}
         align = state.version > 0 and round % self.interval == 0
-        if align:
-            tensors["similarity"] = state.similarity
-        packet = Packet(tensors, {"upload": upload, "align": align})
-        return ((client, packet) for client in self.sample(clients, rng))
+        tensors = {"similarity": state.similarity} if align else {}
+        scalars = {"upload": upload, "align": align}
+        packets = {True: Packet(tensors, scalars), False: Packet({"items": state.items, **tensors}, scalars)}
+        return ((client, packets[client in state.begun]) for client in self.sample(clients, rng))
 
     def reply_layout(self, state: FedCIAState, packet: Packet) -> Layout:
         """Similarities where they were asked for."""
@@ -90,11 +98,10 @@ class FedCIA(Recommender[FedCIAState]):
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Draws the table to the mean similarities, trains, and sends its own."""
-        start = packet.tensors["items"]
-        table = client.memory.get("items", start)
+        table = client.memory["items"] if "items" in client.memory else packet.tensors["items"]
         if packet.scalars["align"]:
             table = self.aligned(table, packet.tensors["similarity"])
-        fresh = _BACKBONE.head(start.shape[1], keyed_generator(client.seed, "head"))
+        fresh = _BACKBONE.head(table.shape[1], keyed_generator(client.seed, "head"))
         head = {n: client.memory.get(n, t) for n, t in fresh.items()}
         recipe = recipe_of(client.task, client.round, self.item_rate)
         table, head, loss = train_one(client, _BACKBONE, table, head, recipe)
@@ -107,23 +114,23 @@ class FedCIA(Recommender[FedCIAState]):
 
     def cohort_update(self, cohort: Cohort) -> Iterable[Packet]:
         """The same for many clients."""
-        packet = cohort.packets[0]
-        start = packet.tensors["items"]
-        tables, had = cohort.memory.create("items", start.shape, start.dtype), cohort.has("items")
-        for row, known in zip(cohort.rows.tolist(), had.tolist(), strict=True):
-            table = tables[row] if known else start
+        had, like = cohort.has("items"), _like(cohort)
+        tables = cohort.memory.create("items", like.shape, like.dtype)
+        for row, known, packet in zip(cohort.rows.tolist(), had.tolist(), cohort.packets, strict=True):
+            table = tables[row] if known else packet.tensors["items"]
             tables[row] = self.aligned(table, packet.tensors["similarity"]) if packet.scalars["align"] else table
         cohort.memory.present("items")[cohort.rows] = True
-        fresh = _BACKBONE.head(start.shape[1], keyed_generator(cohort.seed, "head"))
+        fresh = _BACKBONE.head(like.shape[1], keyed_generator(cohort.seed, "head"))
         head = {n: cohort.read(n, t) for n, t in fresh.items()}
         recipe = recipe_of(cohort.task, cohort.round, self.item_rate)
-        flat, base = tables.view(-1, start.shape[1]), cohort.rows * len(start)
+        flat, base = tables.view(-1, like.shape[1]), cohort.rows * len(like)
         loss = train_many(cohort, _BACKBONE, flat, base, head, recipe)
         for name, value in head.items():
             cohort.write(name, value)
+        upload = bool(cohort.packets[0].scalars["upload"])
         for client, row, value in zip(cohort.ids, cohort.rows.tolist(), loss.tolist(), strict=True):
             rng = keyed_generator(cohort.seed, "client", cohort.round, client, "noise")
-            yield self._reply(tables[row], value, rng) if packet.scalars["upload"] else _EMPTY
+            yield self._reply(tables[row], value, rng) if upload else _EMPTY
 
     def aligned(self, table: Tensor, similarity: Tensor) -> Tensor:
         """A table ``[m, d]`` after steps on ||Q Q^T - S||^2 / ||S||, whose gradient is 4 (Q Q^T Q - S Q) / ||S||."""
@@ -143,14 +150,17 @@ class FedCIA(Recommender[FedCIAState]):
         self, state: FedCIAState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[FedCIAState, Metrics]:
         """The plain mean of similarities."""
-        mean, loss, count = WeightedMean(), 0.0, 0
+        mean, loss, count, begun = WeightedMean(), 0.0, 0, dict(state.begun)
         for reply in replies:
+            begun[reply.client] = True
             if reply.sent.scalars["upload"]:
                 mean.add(reply.packet.tensors)
                 loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
+        state = replace(state, begun=begun)
         if not count:
             return state, {}
-        return FedCIAState(state.items, mean.mean()["similarity"], state.version + 1), {"train/loss": loss / count}
+        similarity = mean.mean()["similarity"]
+        return replace(state, similarity=similarity, version=state.version + 1), {"train/loss": loss / count}
 
     def global_model(self, state: FedCIAState) -> Tree:
         """The mean similarities."""
@@ -160,22 +170,29 @@ class FedCIA(Recommender[FedCIAState]):
         self, state: FedCIAState, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Sends the first table, by which those rank that never took part."""
-        packet = Packet({"items": state.items})
-        return ((client, packet) for client in clients)
+        packets = {True: _EMPTY, False: Packet({"items": state.items})}
+        return ((client, packets[client in state.begun]) for client in clients)
 
     def client_scores(self, packet: Packet, client: Client) -> Tensor:
         """By the client's own table and vector."""
-        start = packet.tensors["items"]
-        fresh = _BACKBONE.head(start.shape[1], keyed_generator(client.seed, "head"))
+        table = client.memory["items"] if "items" in client.memory else packet.tensors["items"]
+        fresh = _BACKBONE.head(table.shape[1], keyed_generator(client.seed, "head"))
         head = {n: client.memory.get(n, t)[None] for n, t in fresh.items()}
-        return _BACKBONE.logits(head, client.memory.get("items", start)[None])[0]
+        return _BACKBONE.logits(head, table[None])[0]
 
     def cohort_scores(self, cohort: Cohort) -> Tensor:
         """The same for many clients."""
-        start = cohort.packets[0].tensors["items"]
-        fresh = _BACKBONE.head(start.shape[1], keyed_generator(cohort.seed, "head"))
+        like = _like(cohort)
+        fresh = _BACKBONE.head(like.shape[1], keyed_generator(cohort.seed, "head"))
         head = {n: cohort.read(n, t) for n, t in fresh.items()}
-        return _BACKBONE.logits(head, cohort.read("items", start))
+        return _BACKBONE.logits(head, cohort.read("items", like))
 
 
 _EMPTY = Packet()
+
+
+def _like(cohort: Cohort) -> Tensor:
+    """The table of those that have none yet; where all have one, any of the same shape."""
+    sent = (p.tensors["items"] for p in cohort.packets if "items" in p.tensors)
+    column = cohort.memory.column("items")
+    return next(sent) if column is None else next(sent, column[0])

@@ -12,11 +12,11 @@ Approach, AAAI 2025, arXiv:2408.08931.
 A user's input is its row of training items, so there are no drawn negatives: all other items are pushed down alike, and
 nothing tells which of them are held out.
 
-Deviations: encoders and decoder are linear (the code's `num_layers = 1`). The server takes the mean of what users
-trained, where the code has an Adam of its own on their summed gradients. The likelihood is a mean over a user's items,
-not a sum, so that one step size suits all users. beta is constant; in the code it is 1 in the first round and 0 from
-then on, by a product that never recovers, hence the default 0. Users are trained one at a time (`--workers` are
-processes), since every step touches every item.
+Deviations: encoders and decoder are linear (the code's `num_layers = 1`), and the gate has no dropout. The server takes
+the mean of what users trained, where the code has an Adam of its own on their summed gradients. The likelihood is a
+mean over a user's items, not a sum, so that one step size suits all users. beta is constant; in the code it is 1 in the
+first round and 0 from then on, by a product that never recovers, hence the default 0. Users are trained one at a time
+(`--workers` are processes), since every step touches every item.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FedDAE(Recommender[FedDAEState]):
         return Packet({n: tree[n].detach() for n in packet.tensors}, {"loss": total / epochs})
 
     def _loss(self, tree: Tree, items: Tensor, rng: torch.Generator) -> Tensor:
-        kept = torch.rand(len(items), generator=rng) >= self.dropout
+        kept = torch.rand(2, len(items), generator=rng) >= self.dropout
         mean, log_variance, weights = encode(tree, items, kept / (1.0 - self.dropout))
         noise = torch.randn(mean.shape, generator=rng) * (0.5 * log_variance).exp()
         latent = (weights[:, None] * (mean + noise)).sum(0)
@@ -162,18 +162,18 @@ def encode(tree: Tree, items: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Ten
     Args:
         tree: All parameters.
         items: The user's items ``[k]``.
-        kept: What each item counts for the encoders ``[k]``, 1 without dropout.
+        kept: What each item counts for each of the encoders ``[2, k]``, 1 without dropout.
     """
-    row = kept * len(items) ** -0.5  # the user's row, normalised
+    rows = kept * len(items) ** -0.5  # the user's row, normalised
     pairs = (("own", "own_bias"), ("encoder", "encoder_bias"))
-    both = torch.stack([row @ tree[weight][items] + tree[bias] for weight, bias in pairs])
+    both = torch.stack([r @ tree[weight][items] + tree[bias] for r, (weight, bias) in zip(rows, pairs, strict=True)])
     mean, log_variance = both.chunk(2, 1)
     hidden = (tree["gate"][items].sum(0) + tree["gate_bias"]).relu()
     return mean, log_variance, (tree["mix"] @ hidden + tree["mix_bias"]).softmax(0)
 
 
 def _scores(tree: Tree, items: Tensor) -> Tensor:
-    mean, _, weights = encode(tree, items, torch.ones(len(items)))
+    mean, _, weights = encode(tree, items, torch.ones(2, len(items)))
     return tree["items"] @ (weights[:, None] * mean).sum(0) + tree["bias"]
 
 

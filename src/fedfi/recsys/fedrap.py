@@ -12,8 +12,10 @@ As in the authors' code both regularisers are means over the rows of a batch, an
 newest C.
 
 Deviations: weights of the regularisers are constant; the paper lets them rise, but the code never uses the risen ones.
-Rounds are judged as they are, where the code picks the one that is best on the *test* items. Own tables begin with
-draws that all users share. The step size of both tables is learning_rate * items * `item_rate`, as for other methods.
+Step sizes are constant within a round, where the code multiplies them by .95 after each batch. Rounds are judged as
+they are, where the code picks the one that is best on the *test* items. Own tables begin with N(0, 1) draws that all
+users share, whatever `[model] scale` says of the shared one. The step size of both tables is learning_rate * items *
+`item_rate`, as for other methods.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ not written over a user's table but softly drawn in, item by item through a gate
 | E epochs, batch 256, clip 1.0 | the task's `[train]` table |
 | item step size, lr * items * 80 in the code | `item_rate` |
 | FedMF, FedNCF, PFedRec as backbones | `backbone` |
-| local differential privacy: clip C, noise N(0, (sigma C)^2) | `clip`, `noise` |
+| local differential privacy: clip C, noise N(0, (sigma C)^2) | `clip`, `noise`, `delta`, `source` |
 
 Parameters a user stores, with the backbone mf: (m + 4) d + 1, that is a table m d, a user vector d, a gate 3 d + 1; at
 guidance the mean besides: (2 m + 4) d + 1. Traffic is 1 / T_int of a method that exchanges tables each round.
@@ -30,8 +30,19 @@ Deviations:
   Here it ranks by the newest mean with the head that all begin with; a user that was away at a guidance round is guided
   by the newest mean when it next takes part.
 - **Negatives** are drawn independently, so one may be drawn twice; a batch holds a positive beside its own negatives.
+  The gate has draws of its own, where the published code gives it those of the round's training.
+- **Schedule.** The first mean is made after T_int rounds; in the published code after T_int + 1.
+- **Inner loop.** It always makes its `gate_epochs` passes, where the published code ends it when the loss changes by
+  less than a ten-thousandth; the gate's gradient is clipped by its own norm, where that code counts the gradients of
+  the frozen parameters too, so that a large table would hold the gate still.
+- **User vector.** It begins uniform in +-1 / sqrt(d), the same for all users, and is multiplied with an item's row; the
+  published code concatenates the two, which cannot change a ranking.
 - **Privacy.** The update is taken against the newest mean, which then is sent along with the request, so that the
-  server knows what it adds to; composition is exact (`fedfi.recsys.privacy`).
+  server knows what it adds to; losses are not sent; composition over the releases of the client that made most of
+  them is exact (`fedfi.recsys.privacy`), and is reported as `privacy/epsilon`.
+- **Warm-up.** The paper has none (`warmup = 0`). Without it tables begin at random and far from each other's sense of
+  an item, so that their first means say little; with it the mean is written over all tables after each of the first
+  rounds, and guidance begins from tables that agree.
 - **PFedRec as a backbone** is its linear head; its second pass over a batch (items after the head) is `alternate`.
 """
 
@@ -52,8 +63,9 @@ from fedfi.federation.packet import Tree
 from fedfi.recsys.backbones import BackboneName
 from fedfi.recsys.exchange import Exchange, Plan
 from fedfi.recsys.gate import guided, part_of, passes, train_gate, train_gates
-from fedfi.recsys.privacy import Release
+from fedfi.recsys.privacy import Release, Source
 from fedfi.recsys.recipe import Recipe, recipe_of
+from fedfi.recsys.replacement import replace_many
 
 _DEFAULT_BETA = 0.5
 
@@ -69,12 +81,15 @@ class FedRKG(Exchange):
         None
     )
     strength: Annotated[float | None, Field(ge=0, description="lambda; instead of beta = 1 / (1 + lambda)")] = None
+    warmup: Annotated[int, Field(ge=0, description="rounds of replacement at the beginning, before guidance")] = 0
     gate: Annotated[bool, Field(description="adaptive guidance; else the anchor is the mean itself")] = True
     gate_rate: Annotated[float, Field(gt=0, description="step size of the gate")] = 0.1
     gate_epochs: Annotated[int, Field(ge=0, description="inner passes over the client's data")] = 5
     alternate: Annotated[bool, Field(description="each batch moves the head first, then the items")] = False
     clip: Annotated[float | None, Field(gt=0, description="largest norm C of a sent update; none = not private")] = None
     noise: Annotated[float, Field(ge=0, description="noise multiplier sigma of a sent update")] = 0.0
+    delta: Annotated[float, Field(gt=0, lt=1, description="delta of the privacy that is reported")] = 1e-5
+    source: Annotated[Source, Field(description="where noise comes from: keyed can be repeated and undone")] = "keyed"
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"interval": 100, "beta": 0.99, "item_rate": 80.0, "gate_rate": 1e-4},
@@ -97,11 +112,13 @@ class FedRKG(Exchange):
 
     def plan(self) -> Plan:
         """Private heads and tables, exchanged every `interval` rounds."""
-        release = None if self.clip is None else Release(self.clip, self.noise)
-        return Plan(self.backbone, self.interval, self.alternate, release=release)
+        release = None if self.clip is None else Release(self.clip, self.noise, self.delta, self.source)
+        return Plan(self.backbone, self.interval, self.alternate, release=release, warmup=self.warmup)
 
     def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
-        """Guidance of one client; its gate is trained first and kept."""
+        """Guidance of one client, whose gate is trained first and kept; until the warm-up is over, replacement."""
+        if client.round <= self.warmup:
+            return mean
         gate = None
         if self.gate:
             recipe = self._inner(recipe_of(client.task, client.round, self.item_rate))
@@ -112,7 +129,10 @@ class FedRKG(Exchange):
         return guided(table, mean, self.own_weight, gate)
 
     def take_in_many(self, cohort: Cohort, who: Tensor, mean: Tensor, tables: Tensor, head: Tree) -> None:
-        """Guidance of many clients."""
+        """Guidance of many clients; until the warm-up is over, replacement."""
+        if cohort.round <= self.warmup:
+            replace_many(cohort.rows[who], mean, tables)
+            return
         part, gates = part_of(cohort, who), None
         if self.gate:
             recipe = self._inner(recipe_of(cohort.task, cohort.round, self.item_rate))

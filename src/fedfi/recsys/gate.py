@@ -3,8 +3,9 @@
     q*_i = beta q_i + (1 - beta) 2 g_i Q_i,    g_i = sigmoid(a . [q_i, Q_i, q_i - Q_i] + b),
 
 so a gate of 1/2 leaves the anchor Q_i as it is, a smaller one weakens it, a larger one amplifies it. The gate starts
-at a = 0, b = 0, that is at 1/2, and is trained with table and head frozen, to lessen the loss after guidance. Gates
-are ``[3 d + 1]`` a user, b last. Shapes: ``n`` users, ``m`` items, ``d`` numbers an item.
+at a = 0, b = 0, that is at 1/2, and is trained with table and head frozen, to lessen the loss after guidance; its
+gradient is clipped by its own norm, as that of table and head is in training. Gates are ``[3 d + 1]`` a user, b last.
+Shapes: ``n`` users, ``m`` items, ``d`` numbers an item.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedfi.federation.packet import Tree
 from fedfi.recsys import many, single
 from fedfi.recsys.backbones import Backbone
 from fedfi.recsys.recipe import Recipe
+from fedfi.recsys.single import clip_factor
 
 PURPOSE = "gate"
 
@@ -63,14 +65,15 @@ def train_gate(
         gate: The gate before.
         beta: Weight of the own rows.
         rate: Step size.
-        recipe: Batch size, and as epochs the number of passes.
+        recipe: Batch size, largest norm of a gradient, and as epochs the number of passes.
     """
     frozen = {n: t.detach()[None] for n, t in head.items()}
     for items, labels in single.batches(client, recipe, PURPOSE):
         gate = gate.detach().requires_grad_()
         rows = guided(table[items].detach(), anchor[items].detach(), beta, gate)
         loss = functional.binary_cross_entropy_with_logits(backbone.logits(frozen, rows[None])[0], labels)
-        gate = gate.detach() - rate * torch.autograd.grad(loss, gate)[0]
+        (gradient,) = torch.autograd.grad(loss, gate)
+        gate = gate.detach() - rate * clip_factor(gradient.square().sum().sqrt(), recipe.clip) * gradient
     return gate
 
 
@@ -99,7 +102,9 @@ def train_gates(
         rows = guided(flat[base[:, None] + item], anchor[item], beta, gates)
         losses = functional.binary_cross_entropy_with_logits(backbone.logits(frozen, rows), label, reduction="none")
         loss = ((losses * there).sum(1) / batch.sizes.clamp(min=1)).sum()
-        gates = gates.detach() - rate * torch.autograd.grad(loss, gates)[0]
+        (gradient,) = torch.autograd.grad(loss, gates)
+        factor = clip_factor(gradient.square().sum(1).sqrt(), recipe.clip)
+        gates = gates.detach() - rate * factor[:, None] * gradient
     return gates
 
 

@@ -148,13 +148,15 @@ def _linear_step(
     of_item = scratch[place]
     scratch[place] = 0.0
     across = weight if recipe.subspace is None else _within(weight, recipe.subspace)
+    if recipe.subspace is not None:
+        own = across.index_select(0, client)
     # sum_i G_i^2 = sum_e g_e G_i(e)
     square = _per_client(g * of_item, batch) * across.square().sum(1)
     if not recipe.alternate:
         square = square + head_square
     factor = clip_factor(square.clamp(min=0).sqrt(), recipe.clip)
     pull = of_item * (recipe.item_rate * factor)[client]
-    table.index_copy_(0, row, torch.addcmul(rows, pull[:, None], across.index_select(0, client), value=-1))
+    table.index_copy_(0, row, torch.addcmul(rows, pull[:, None], own, value=-1))
     if not recipe.alternate:
         moved_head(factor)
     return losses

@@ -1,21 +1,30 @@
 """Local differential privacy of item tables: what a client sends is clipped and noisy before it leaves.
 
 A release is min(1, C / ||update||_F) * update + N(0, (sigma C)^2), where the update is taken against the newest mean.
+It is all that leaves: a training loss, which a client reports otherwise, would be a second, noiseless look at its data.
 Any two updates of norm up to C are at most 2 C apart, whatever the client's data, so a release is a Gaussian mechanism
 of noise multiplier sigma / 2 for local differential privacy. The mechanism of k releases is the same as that of one
 with sigma / sqrt(k) (Dong, Roth and Su, Gaussian Differential Privacy, JRSS-B 2022, Corollary 3.3), so the
 composition is exact: no bound is lost. Averaging on the server is post-processing.
+
+With `source = "keyed"` noise is a function of the run's seed, as everything here, so whoever knows the seed can take it
+off again: for experiments. `source = "system"` draws it from the system; such a run cannot be repeated to the bit.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedfi.errors import InputError
+from fedfi.privacy.noise import clipped, perturbed
+
+Source = Literal["keyed", "system"]
 
 
 @dataclass(frozen=True)
@@ -25,16 +34,26 @@ class Release:
     Attributes:
         clip: Largest Frobenius norm C of an update.
         noise: Noise multiplier sigma; its standard deviation is sigma * C in each entry.
+        delta: Of the (epsilon, delta) that is reported.
+        source: Where noise comes from: the run's seed, or the system.
     """
 
     clip: float
     noise: float
+    delta: float = 1e-5
+    source: Source = "keyed"
 
     def of(self, table: Tensor, reference: Tensor, rng: torch.Generator) -> Tensor:
         """The private update `[items, d]` of a table against a reference."""
-        update = table - reference
-        update = update * min(1.0, self.clip / max(float(update.norm()), 1e-12))
-        return update + torch.randn(update.shape, generator=rng) * (self.noise * self.clip)
+        if self.source == "system":
+            rng = torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+        update = clipped({"items": table - reference}, self.clip)
+        return perturbed(update, self.noise * self.clip, rng)["items"]
+
+    def spent(self, releases: int) -> dict[str, float]:
+        """What a client that has sent so many tables has given away, as numbers of a round."""
+        found = {"privacy/releases": float(releases), "privacy/delta": self.delta}
+        return found | {"privacy/epsilon": epsilon(self.noise, releases, self.delta)}
 
 
 def epsilon(noise: float, releases: int, delta: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -51,8 +52,12 @@ class Recommender(Algorithm[State]):
         return {name: float(value) for name, value in values.items()}
 
     def cohort_evaluate(self, cohort: Cohort) -> Mapping[str, Tensor]:
-        """The same for many clients, each value ``[n]``."""
+        """The same for many clients, each value ``[n]``; NaN for those whose scores are not all numbers."""
         data, rows = ratings_of(cohort.task), cohort.rows.numpy()
         with torch.inference_mode():
-            scores = self.cohort_scores(cohort)
-        return judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
+            scores, failed = self.cohort_scores(cohort), None
+            if not math.isfinite(float(scores.sum())):
+                failed = scores.isnan().any(1)
+                scores = scores.masked_fill(failed[:, None], 0.0)
+            found = judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
+        return found if failed is None else {n: v.masked_fill(failed, torch.nan) for n, v in found.items()}

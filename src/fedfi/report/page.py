@@ -99,10 +99,10 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
     count = len(run.split.get("clients", {}))
     setting = f"on {data}" + (f" with {count} clients" if count else "")
     scores: dict[str, list[float]] = {}
-    key, what = _SCORE if any("global/accuracy" in r.last for r in runs) else _RANKING
+    key, what = _SCORE if any("global/accuracy" in r.result for r in runs) else _RANKING
     for r in runs:
-        if key in r.last:
-            scores.setdefault(r.label, []).append(r.last[key])
+        if key in r.result:
+            scores.setdefault(r.label, []).append(r.result[key])
     open_ = [r for r in runs if not r.finished]
     note = f" {len(open_)} of {len(runs)} runs are not finished." if open_ else ""
     if not scores:
@@ -117,15 +117,16 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
 
 
 def _results(runs: Sequence[RunRecord]) -> str:
-    columns = [c for c in _COLUMNS if any(c in run.last for run in runs)]
+    columns = [c for c in _COLUMNS if any(c in run.result for run in runs)]
     heads = ["run", "rounds", *(_COLUMNS[c] for c in columns), "up", "down", "failures", "time"]
     rows = []
     for run in runs:
         planned = run.config.get("rounds", run.rounds)
         name = run.label if "seed" not in run.config else f"{run.label}, seed {run.config['seed']}"
-        values = [_cell(key, run.last[key]) if key in run.last else "" for key in columns]
+        values = [_cell(key, run.result[key]) if key in run.result else "" for key in columns]
         failures = len(run.of_kind("failure"))
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
+        rounds += f" (best: {run.result['round']})" if run.chosen_by and run.result else ""
         up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
         rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f} s"])
     return _table(heads, rows)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedfi.errors import InputError
 from fedfi.federation.record import read_lines
+from fedfi.federation.stopping import best_line
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -48,8 +49,21 @@ class RunRecord:
         return any(e["event"] == "done" for e in self.events)
 
     @property
-    def last(self) -> dict[str, Any]:
-        """The line of the last round that was judged; empty before the first."""
+    def chosen_by(self) -> str | None:
+        """The number of the validation by which the best round is chosen, if one is."""
+        found = self.config.get("evaluate", {}).get("best")
+        return None if found is None else str(found)
+
+    @property
+    def stopped(self) -> int | None:
+        """The round after which the run gave up waiting for a better one, if it did."""
+        return next((e.get("stopped") for e in reversed(self.events) if e["event"] == "done"), None)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The line of the best round where one is chosen, else of the last that was judged; empty before the first."""
+        if self.chosen_by:
+            return dict(best_line(self.metrics, self.chosen_by) or {})
         return next((line for line in reversed(self.metrics) if judged(line)), {})
 
     def total(self, key: str) -> float:
