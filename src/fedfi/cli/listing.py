@@ -13,7 +13,7 @@ from fedfi.cli import tables as keys
 from fedfi.data.partition import kinds
 from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
-from fedfi.validation import Checked
+from fedfi.validation import Checked, as_toml
 
 Row = dict[str, str]
 
@@ -158,7 +158,7 @@ def _show_algorithm(name: str, kind: type[Any], paper: bool) -> None:
         around = ", ".join(f"[algorithm.{name}]" for name in registry.wrappers())
         console.print(f"\nlinear, so that {around} may stand around it: fedfi show private, encrypted", markup=False)
     for preset, values in kind.presets.items():
-        chosen = ", ".join(f"{k} = {keys.plain(v)}" for k, v in values.items())
+        chosen = ", ".join(f"{k} = {as_toml(v)}" for k, v in values.items())
         console.print(f'\n[bold]preset = "{preset}"[/bold]: {chosen}', soft_wrap=False)
     notes = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "")
     if paper and notes:

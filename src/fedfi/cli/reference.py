@@ -19,9 +19,10 @@ def on_files(files: Any, config: Any) -> Any:
 def reference() -> str:
     """The page, in Markdown."""
     from fedfi import registry
-    from fedfi.cli.tables import keys_of, model_keys, plain, tables
+    from fedfi.cli.tables import keys_of, model_keys, tables
     from fedfi.data.partition import kinds
     from fedfi.models import available as models
+    from fedfi.validation import as_toml
 
     parts = [
         "# Reference of all keys\n\nMade from the tables that check a file; `fedfi show NAME` prints the same of one"
@@ -46,7 +47,7 @@ def reference() -> str:
             f'### `name = "{name}"`\n\n{entry.summary}: {entry.paper}.\n\n{_table(k.row() for k in keys_of(kind))}'
         )
         for preset, values in kind.presets.items():
-            chosen = ", ".join(f"`{k} = {plain(v)}`" for k, v in values.items())
+            chosen = ", ".join(f"`{k} = {as_toml(v)}`" for k, v in values.items())
             parts.append(f'`preset = "{preset}"`: {chosen}\n')
     return "\n".join(parts)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedfi import registry
-from fedfi.validation import as_toml as plain
-from fedfi.validation import fields_of
+from fedfi.validation import as_toml, fields_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def keys_of(kind: Any) -> list[Key]:
     hints = typing.get_type_hints(kind)
     found = []
     for name, field in fields_of(kind).items():
-        default = "required" if field.is_required() else plain(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else as_toml(field.get_default(call_default_factory=True))
         text = type_name(hints.get(name, field.annotation)) + _bounds(field.metadata)
         found.append(Key(name, text, default, field.description or ""))
     return found
@@ -55,7 +54,7 @@ def model_keys(name: str) -> list[Key]:
 
     found, told = [], documented(name)
     for parameter in options(name):
-        default = "required" if parameter.default is parameter.empty else plain(parameter.default)
+        default = "required" if parameter.default is parameter.empty else as_toml(parameter.default)
         annotation = parameter.annotation
         metadata = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is typing.Annotated else ()
         inner = [m for item in metadata for m in getattr(item, "metadata", [item])]
@@ -135,7 +134,7 @@ def type_name(annotation: Any) -> str:
     if origin is typing.Annotated:
         return type_name(arguments[0])
     if origin is typing.Literal:
-        return " | ".join(plain(a) for a in arguments)
+        return " | ".join(as_toml(a) for a in arguments)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(type_name(a) for a in arguments if a is not type(None))
     if origin is dict:
