@@ -15,6 +15,7 @@ Needs Flower, which `.venv-bench` has.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -75,7 +76,7 @@ def run(quick: bool = False) -> Report:
             for turn in range(turns):
                 for name in sorted(APPS, reverse=bool(turn % 2)):
                     ends, _ = there.run(name, parameters, rounds)
-                    found[name].append(median(b - a for a, b in zip(ends[1:], ends[2:], strict=False)))
+                    found[name].append(median(b - a for a, b in itertools.pairwise(ends[1:])))
         with _Federation(Path(folder) / "one", 1) as there:
             peaks = {
                 f"{name} {what}": there.run(name, count, 1, watch=True)[1]
@@ -91,7 +92,9 @@ def run(quick: bool = False) -> Report:
     }
     figures = [Figure(n, what, measured[n], u, at_most=t) for n, (what, u, t) in whats.items()]
     figures += [
-        Figure(f"flower.memory.{end}.bare", f"the same of Flower alone, {end} app", peaks["flower large"][end] / size, "x")
+        Figure(
+            f"flower.memory.{end}.bare", f"the same of Flower alone, {end} app", peaks["flower large"][end] / size, "x"
+        )
         for end in PROCESSES
     ]
     timings = {**{f"round {name}": summary(s) for name, s in found.items()}, "ratio": summary(ratios), "peaks": peaks}

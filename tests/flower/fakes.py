@@ -152,7 +152,9 @@ class FakeGrid(Grid):
         now = self.time.seconds
         ready = [r for r in self._replies if _reply_to(r[1]) in wanted and r[0] <= now]
         self._replies = [r for r in self._replies if not any(r is other for other in ready)]
-        gone = [Message(Error(3, "unavailable"), reply_to=self._claimed[name]) for name in wanted & self._claimed.keys()]
+        gone = [
+            Message(Error(3, "unavailable"), reply_to=self._claimed[name]) for name in wanted & self._claimed.keys()
+        ]
         self._claimed |= {_reply_to(reply): self._pushed[_reply_to(reply)] for _, reply in ready}
         whole = [reply.inflated() if isinstance(reply, Deflated) else over_the_wire(reply) for _, reply in ready]
         return whole + ([] if whole else gone)

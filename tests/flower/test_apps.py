@@ -222,7 +222,7 @@ def test_another_treatment_of_the_data_is_noticed(file, tmp_path):
 
 
 def test_who_takes_part_with_own_data_must_be_said(file, tmp_path):
-    with pytest.raises(InputError, match="give their names, such as clients = 'east, west', or their number"):
+    with pytest.raises(InputError, match=r"give their names, such as clients = 'east, west', or their number"):
         serve(grid(file, config=OWN, told=TOLD), file, tmp_path / "run", **OWN)
 
 
@@ -236,7 +236,6 @@ def test_a_run_with_own_data_goes_on_with_its_own_clients(file, tmp_path):
     assert list(json.loads((tmp_path / "run/split.json").read_text())["clients"]) == ["east", "west"]
     assert result.failures == []
     assert [line["clients/asked"] for line in result.metrics] == [2, 2]
-
 
 
 # ratings

@@ -16,7 +16,7 @@ from tests.recsys import small
 
 from fedfi.engines.flower.door import Array, ConfigRecord, Message, RecordDict, bounded
 from fedfi.engines.flower.engine import Patience
-from fedfi.engines.flower.wire import Part, pack, unpack
+from fedfi.engines.flower.wire import Limits, Part, pack, unpack
 from fedfi.errors import RunError
 from fedfi.federation.algorithm import Failure, Reply
 from fedfi.federation.evaluation import Evaluate
@@ -72,7 +72,8 @@ def lies(there, lie, node: int = 102):
 @pytest.mark.parametrize("lie", [bomb, unreadable])
 def test_bytes_that_flower_cannot_read_cost_nobody_else_anything(lie, tmp_path):
     """They lie in the SuperLink beside replies of honest nodes, which are worked on once."""
-    there = federation(ALL, tiny.small, tmp_path, 6, patience=Patience(attempts=2))
+    limits = Limits(message_bytes=10_000_000)
+    there = federation(ALL, tiny.small, tmp_path, 6, patience=Patience(attempts=2), limits=limits)
     there.grid.fault = lies(there, lie)
     result = go(there)
     assert [(f.client, f.stage) for f in result.failures] == [("c2", "node")]
@@ -92,7 +93,7 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path):
     try:
         with pytest.raises(ValueError, match="at most 1000000 are allowed"), bounded(1_000_000):
             lying.inflated()
-        assert tracemalloc.get_traced_memory()[1] < BOMB / 20
+        assert tracemalloc.get_traced_memory()[1] < BOMB / 10
     finally:
         tracemalloc.stop()
     assert Array.inflate.__func__.__module__.startswith("flwr")  # nothing of it stays
@@ -133,9 +134,7 @@ def test_a_reply_to_the_message_of_another_is_refused(tmp_path):
 
     there.grid.push_messages, there.grid.fault = push_messages, forged
     result = go(there)
-    assert [(f.client, f.error) for f in result.failures] == [
-        ("c2", "client 'c2': another node answered in its place")
-    ]
+    assert [(f.client, f.error) for f in result.failures] == [("c2", "client 'c2': another node answered in its place")]
     assert same(result.model, local(ALL, without="c2").model)
 
 
@@ -271,7 +270,7 @@ def test_lying_rankings_end_no_run(tmp_path):
     there = federation(method, small.task, tmp_path, 6)
 
     def lie(reply: Message) -> Message:
-        about, (part,) = unpack(reply.content)
+        about, _ = unpack(reply.content)
         if about["work"] != "client_evaluate":
             return reply
         return reply_with(reply, lambda a, p: pack(a, [Part(p[0].head, Packet(scalars={"wrong": 1.0}))]))
@@ -294,11 +293,16 @@ def mutated(rng: random.Random, reply: Message) -> Deflated:
     if name == lying.name and rng.random() < 0.8:  # else the whole message would be it half of the time
         name = rng.choice(list(lying.contents))
 
+    of_weights = lying.contents[name].startswith(b"ArrayChunk ")
+
     def change(body: bytes) -> bytes:
         if not body:
             return rng.randbytes(8)
         where = rng.randrange(len(body))
-        kind = rng.choice(["flip", "cut", "insert", "replace", "number"])
+        kinds = (
+            ["cut", "insert", "cut", "insert", "cut"] if of_weights else ["flip", "cut", "insert", "replace", "number"]
+        )
+        kind = rng.choice(kinds)  # other weights of the right number are a reply that an honest client might send
         if kind == "flip":
             return body[:where] + bytes([body[where] ^ 1 << rng.randrange(8)]) + body[where + 1 :]
         if kind == "cut":
@@ -324,7 +328,26 @@ def test_a_thousand_replies_with_mutilated_bytes(tmp_path):
         return tiny.small(clients=clients)
 
     there = federation(ALL, make, tmp_path, clients, patience=Patience(attempts=1))
+    there.engine.wait(1)
+    honest: dict[int, Part] = {}
     sent = [0]
+
+    def quick(node: int, slow: Machine) -> Machine:
+        """What the node would do, without training again each time."""
+
+        def app(message: Message, context: object) -> Message:
+            if node not in honest:
+                reply = slow.app(message, context)
+                honest[node] = unpack(reply.content)[1][0]
+                return reply
+            about, _ = unpack(message.content)
+            echo = {key: about[key] for key in ("work", "round", "run")}
+            return Message(pack(echo, [honest[node]]), reply_to=message)
+
+        return Machine(app, slow.config)
+
+    for node in liars:
+        there.grid.machines[node] = quick(node, there.grid.machines[node])
 
     def fault(node, message, reply):
         if not works(message) or node not in liars:
@@ -343,7 +366,9 @@ def test_a_thousand_replies_with_mutilated_bytes(tmp_path):
     failed = {f.client for f in result.failures}
     assert failed <= {f"c{i}" for i in range(8)}
     assert all(line["clients/replied"] >= 4 for line in result.metrics)
-    assert len(result.failures) > 700  # the others changed a bit of a weight, or of a text that nobody reads
+    assert (
+        len(result.failures) > 900
+    )  # the others changed what nobody reads, such as how a name is spelled within Flower's own form
     assert {f.stage for f in result.failures} <= {"reply", "node"}
     assert peak < 50_000_000
 

@@ -76,7 +76,9 @@ def alone(settings):
 def same(result, out: Path) -> bool:
     """Whether model and numbers are those of a run, but for times."""
     model, found = result.model, tensors_from_file(out / "model.safetensors")
-    ours, theirs = ([{**line, "seconds": 0} for line in lines] for lines in (result.metrics, read_lines(out / "metrics.jsonl")))
+    ours, theirs = (
+        [{**line, "seconds": 0} for line in lines] for lines in (result.metrics, read_lines(out / "metrics.jsonl"))
+    )
     return model.keys() == found.keys() and all(torch.equal(model[n], found[n]) for n in model) and ours == theirs
 
 

@@ -68,7 +68,9 @@ def judge_clients(
     kinds = Counter(tuple(sorted(numbers)) for numbers in found.values())
     names = set(kinds.most_common(1)[0][0]) if kinds else set()  # all rank alike; who reports something else is refused
     for client in [c for c, numbers in found.items() if set(numbers) != names]:
-        text = f"client {client!r}: its report has other names than those of the others: {sorted(found.pop(client))[:5]}"
+        text = (
+            f"client {client!r}: its report has other names than those of the others: {sorted(found.pop(client))[:5]}"
+        )
         failed(Failure(client, "reply", text))
     first = next(iter(found.values()), {})
     means = {name: sum(numbers[name] for numbers in found.values()) / len(found) for name in first}

@@ -97,7 +97,8 @@ class Agreement:
             if mine != its:
                 return f"its model has {name!r} {its}, the server's {mine}"
         if other.items != self.items:
-            return f"its items are {other.items or 'none'}, the server's {self.items or 'none'}: other names, or another order"
+            mine, its = self.items or "none", other.items or "none"
+            return f"its items are {its}, the server's {mine}: other names, or another order"
         if other.experiment != self.experiment:
             return f"its experiment is {other.experiment}, the server's {self.experiment}: other settings"
         return None

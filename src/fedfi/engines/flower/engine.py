@@ -376,7 +376,9 @@ class FlowerEngine:
             for job in bundle.jobs:
                 job.bundle = None
                 if job.done is None and job.attempts >= self._patience.attempts:
-                    text = f"its node was started again, or replaced, each time it had the job (sent {job.attempts} times)"
+                    text = (
+                        f"its node was started again, or replaced, each time it had the job (sent {job.attempts} times)"
+                    )
                     job.done = Failure(job.client, "node", text)
         now, again = self._clock.now(), {}  # type: float, dict[NodeId, list[_Job]]
         for job in turn.order:

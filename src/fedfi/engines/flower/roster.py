@@ -105,7 +105,10 @@ class Roster:
         for client in self._clients.pop(node, {}):
             if self._holder.get(client) == node:
                 del self._holder[client]
-                for other, clients in self._clients.items():  # one that it took the client over from, and is still there
+                for (
+                    other,
+                    clients,
+                ) in self._clients.items():  # one that it took the client over from, and is still there
                     if client in clients:
                         self._holder[client] = other
         self._own.discard(node)
@@ -148,7 +151,7 @@ class Roster:
                 self._asked[identifier] = node
 
     def _pull(self, identifier: str) -> None:
-        """Takes an answer, if it is there; one at a time, since Flower drops what it pulls together with hostile bytes."""
+        """Takes an answer, if it is there; alone, since Flower drops what it pulls together with hostile bytes."""
         try:
             with bounded(self.limits.message_bytes):
                 replies = list(self.grid.pull_messages([identifier]))
@@ -216,7 +219,7 @@ class Roster:
 
 
 def sizes_of(task: Task) -> dict[str, tuple[int, int]]:
-    """How much each client of a task holds: numbers of train and test examples, or of a user's training and test items."""
+    """How much each client of a task holds: numbers of train and test examples, or of a user's items likewise."""
     if isinstance(task.data, RatingsData):
         return {user: (len(own), 1) for user, own in zip(task.data.users, task.data.train, strict=True)}
     return {client: (len(data.train), len(data.test)) for client, data in task.data.clients.items()}
