@@ -217,7 +217,7 @@ def test_the_experiments_checkpoints_are_as_rare_as_it_says(file, tmp_path):
 def test_another_treatment_of_the_data_is_noticed(file, tmp_path):
     """The same number of examples everywhere, but the node would change images that the server does not."""
     there = grid(file, config={"set": "data.augment=['flip']"})
-    with pytest.raises(RunError, match="node 100 was refused.*other settings"):
+    with pytest.raises(RunError, match=r"node 100 was refused.*other settings"):
         serve(there, file, tmp_path / "run", wait=1.0)
 
 

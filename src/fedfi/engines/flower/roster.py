@@ -105,12 +105,9 @@ class Roster:
         for client in self._clients.pop(node, {}):
             if self._holder.get(client) == node:
                 del self._holder[client]
-                for (
-                    other,
-                    clients,
-                ) in self._clients.items():  # one that it took the client over from, and is still there
-                    if client in clients:
-                        self._holder[client] = other
+                holders = [other for other, clients in self._clients.items() if client in clients]
+                if holders:  # it took the client over from one that is still there
+                    self._holder[client] = holders[-1]
         self._own.discard(node)
         self.notes.append(f"node {node} {why}")
 
