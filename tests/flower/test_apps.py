@@ -312,7 +312,7 @@ def stranger(told):
 
 def test_items_that_the_federation_does_not_have_are_refused(rated, tmp_path):
     options = {"data": "tests.flower.test_apps:stranger", "min-clients": 1, "wait": 1.0}
-    with pytest.raises(RunError, match="item 'film 0' is none of the federation's 300 items"):
+    with pytest.raises(RunError, match="item 'film 0' is none of the federation's 273 items"):
         serve(grid(rated, config=options, told=[{}]), rated, tmp_path / "run", **options)
 
 

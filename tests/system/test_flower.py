@@ -60,7 +60,7 @@ METHODS: dict[str, dict] = {
 BOTH = ("fedavg", "fedfibos")
 SIX = ("fedavg", "fedfibos", "heterofl", "fedfiot", "fedfihe", "fedrkg")
 KILLS = int(os.environ.get("FEDFI_KILLS", "4"))
-"""How many random kills are tried; the short form is four, the long one twenty."""
+"""How many random kills are tried: four meet each kind of process once."""
 
 
 def experiment(method: str, rounds: int = 2, **more):

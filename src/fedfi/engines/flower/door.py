@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedfi.errors import InputError
+from fedfi.federation.packet import PacketError
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
@@ -41,6 +42,9 @@ def bounded(limit: int) -> Iterator[None]:
 
     Args:
         limit: Bytes of all arrays of a message.
+
+    Raises:
+        PacketError: Out of the call that takes the message.
     """
     array, message = Array.__dict__["inflate"], Message.__dict__["inflate"]
     total = 0
@@ -49,7 +53,7 @@ def bounded(limit: int) -> Iterator[None]:
         nonlocal total
         total += _size(object_content, children or {})
         if total > limit:
-            raise ValueError(f"the message's arrays come to {total} bytes, at most {limit} are allowed")
+            raise PacketError(f"the message holds {total} bytes, at most {limit} are allowed")
         return array.__func__(cls, object_content, children)
 
     def inflate_message(cls: Any, object_content: bytes, children: Mapping[str, Any] | None = None) -> Any:

@@ -28,7 +28,7 @@ from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, means, shards
-from fedfi.federation.packet import Packet
+from fedfi.federation.packet import Packet, PacketError
 from fedfi.federation.task import Task
 
 _TYPES = {
@@ -286,6 +286,10 @@ class FlowerEngine:
         try:
             with bounded(self._limits.message_bytes):
                 replies = list(self._grid.pull_messages([identifier]))
+        except PacketError as error:  # it is too large, and would be so again
+            for job in turn.bundles.pop(identifier).jobs:
+                job.done = Failure(job.client, "reply", f"client {job.client!r}: {error}")
+            return True
         except Exception as error:  # hostile bytes are met within Flower's own code
             reason = f"its reply cannot be received: {type(error).__name__}: {printable(str(error), 500)}"
             self._undelivered(turn, turn.bundles[identifier], reason)
