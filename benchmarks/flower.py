@@ -135,7 +135,9 @@ class _Federation:
         settings = self._folder / f"{name}.toml"
         settings.write_text(tomli_w.dumps(config))
         command = self._there.run_command(str(settings), stream=False)
-        subprocess.run(command, env=self._there.environment(), check=True, capture_output=True)
+        done = subprocess.run(command, env=self._there.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{name} cannot be run: {done.stdout}{done.stderr}")
         peaks: dict[str, int] = dict.fromkeys(PROCESSES, 0)
         started = time.monotonic()
         while not (lines := _lines(notes)) or "done" not in lines[-1]:
@@ -168,5 +170,5 @@ def _write_app(folder: Path, name: str) -> None:
     (folder / "pyproject.toml").write_text(_PROJECT.format(name=name))
     (package / "__init__.py").write_text("")
     for end in ("client", "server"):
-        line = f"from benchmarks.contestants.{APPS[name]} import {end}_app as app\n"
+        line = f"from benchmarks.contestants import {APPS[name]}\n\napp = {APPS[name]}.{end}_app\n"
         (package / f"{end}_app.py").write_text(line)
