@@ -51,6 +51,7 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 
 # Real processes and networks; those of Flower need the environment of the benchmarks, which has Flower.
+# FEDFI_KILLS=20 make system kills twenty times instead of four.
 system: install $(BENCH)/.installed
 	$(BENCH)/bin/python -m pytest -m system
 

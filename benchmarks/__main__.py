@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, environment, show
 
-NAMES = ("startup", "submodel", "structured", "he", "merge", "recsys", "engine")
+NAMES = ("startup", "submodel", "structured", "he", "merge", "recsys", "engine", "flower")
 
 
 def main() -> None:

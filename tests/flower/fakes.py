@@ -34,6 +34,31 @@ def over_the_wire(message: Message) -> Message:
     return inflate_object_from_contents(message.object_id, contents)
 
 
+@dataclasses.dataclass
+class Deflated:
+    """A reply as it lies in the SuperLink, so that a fault can change its bytes.
+
+    Attributes:
+        reply_to: The message that it is the reply to, as the SuperLink knows it, whatever the reply says of itself.
+        name: Of the whole.
+        contents: The bytes of each of its objects, by name.
+    """
+
+    reply_to: str
+    name: str
+    contents: dict[str, bytes]
+
+    @staticmethod
+    def of(reply: Message) -> Deflated:
+        contents = {name: thing.deflate() for name, thing in get_all_nested_objects(reply).items()}
+        return Deflated(reply.metadata.reply_to_message_id, reply.object_id, contents)
+
+    def inflated(self) -> Message:
+        for content in self.contents.values():
+            validate_object_content(content)
+        return inflate_object_from_contents(self.name, dict(self.contents))
+
+
 class Time:
     """A clock that sleeping sets forward."""
 
@@ -71,18 +96,20 @@ class FakeGrid(Grid):
     Attributes:
         machines: The nodes by id.
         fault: Called with (node, message, reply) for each reply; gives the replies that arrive, each with the second
-            at which it does. A reply of None is a node that died over the message.
+            at which it does. No reply is a node that died over the message.
         sent: Every message that was pushed.
     """
 
     def __init__(self, time: Time) -> None:
         self.time = time
         self.machines: dict[int, Machine] = {}
-        self.fault: Callable[[int, Message, Message], list[tuple[float, Message]]] | None = None
+        self.fault: Callable[[int, Message, Message], list[tuple[float, Message | Deflated]]] | None = None
         self.sent: list[Message] = []
         self._numbers = itertools.count(1)
         self._waiting: dict[str, Message] = {}
-        self._replies: list[tuple[float, Message]] = []
+        self._replies: list[tuple[float, Message | Deflated]] = []
+        self._claimed: dict[str, Message] = {}  # messages whose replies were given out, once, as the SuperLink does
+        self._pushed: dict[str, Message] = {}
 
     def set_run(self, run) -> None:
         pass
@@ -110,7 +137,7 @@ class FakeGrid(Grid):
             arrived = over_the_wire(message)
             name = f"message-{next(self._numbers)}"
             arrived.metadata.__dict__["_message_id"] = name
-            self._waiting[name] = arrived
+            self._waiting[name] = self._pushed[name] = arrived
             found.append(name)
         return found
 
@@ -123,15 +150,24 @@ class FakeGrid(Grid):
                 del self._waiting[name]
                 self._answer(message, machine)
         now = self.time.seconds
-        ready = [r for r in self._replies if r[1].metadata.reply_to_message_id in wanted and r[0] <= now]
+        ready = [r for r in self._replies if _reply_to(r[1]) in wanted and r[0] <= now]
         self._replies = [r for r in self._replies if not any(r is other for other in ready)]
-        return [over_the_wire(r) for _, r in ready]
+        gone = [
+            Message(Error(3, "unavailable"), reply_to=self._claimed[name]) for name in wanted & self._claimed.keys()
+        ]
+        self._claimed |= {_reply_to(reply): self._pushed[_reply_to(reply)] for _, reply in ready}
+        whole = [reply.inflated() if isinstance(reply, Deflated) else over_the_wire(reply) for _, reply in ready]
+        return whole + ([] if whole else gone)
 
     def _answer(self, message: Message, machine: Machine) -> None:
         node = message.metadata.dst_node_id
         reply = machine.run(message, node)
         arriving = self.fault(node, message, reply) if self.fault else [(self.time.seconds, reply)]
         self._replies += arriving
+
+
+def _reply_to(reply: Message | Deflated) -> str:
+    return reply.reply_to if isinstance(reply, Deflated) else reply.metadata.reply_to_message_id
 
 
 @dataclasses.dataclass

@@ -99,3 +99,21 @@ def test_nothing_is_overwritten(app, capsys):
 def test_a_publisher_is_a_name(app, capsys):
     assert main(["flower", "my digits.toml", "-o", "other", "--publisher", "some one"]) == 2
     assert "--publisher some one: only letters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("2024 run", "app-2024-run"),
+        ("_", "experiment"),
+        ("submodels-on-cifar10-with-dirichlet-0.3", "submodels-on-cifar10-with-dirich"),
+        ("a" * 31 + "-b", "a" * 31),
+    ],
+)
+def test_its_name_is_one_that_flower_takes(stem, name, app, tmp_path):
+    (tmp_path / f"{stem}.toml").write_text(FILE)
+    assert main(["flower", f"{stem}.toml", "-o", "other", "--quiet"]) == 0
+    project = tomllib.loads((tmp_path / "other/pyproject.toml").read_text())
+    assert project["project"]["name"] == name
+    package = project["tool"]["flwr"]["app"]["components"]["serverapp"].partition(".")[0]
+    assert (tmp_path / "other" / package / "experiment.toml").exists()

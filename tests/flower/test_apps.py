@@ -204,3 +204,119 @@ def test_the_server_app_runs_the_loop(file, tmp_path):
     there = grid(file)
     run_app(apps.server_app(file), there, defaults(str(tmp_path / "run")))
     assert (tmp_path / "run/model.safetensors").exists()
+
+
+def test_the_experiments_checkpoints_are_as_rare_as_it_says(file, tmp_path):
+    result = serve(grid(file, config={"set": "rounds=3; checkpoint_every=2"}), file, tmp_path / "run", **{
+        "set": "rounds=3; checkpoint_every=2"
+    })  # fmt: skip
+    assert len(result.metrics) == 3
+    assert sorted(p.name[:12] for p in (tmp_path / "run/checkpoints").iterdir()) == ["round-000002", "round-000003"]
+
+
+def test_another_treatment_of_the_data_is_noticed(file, tmp_path):
+    """The same number of examples everywhere, but the node would change images that the server does not."""
+    there = grid(file, config={"set": "data.augment=['flip']"})
+    with pytest.raises(RunError, match=r"node 100 was refused.*other settings"):
+        serve(there, file, tmp_path / "run", wait=1.0)
+
+
+def test_who_takes_part_with_own_data_must_be_said(file, tmp_path):
+    with pytest.raises(InputError, match=r"give their names, such as clients = 'east, west', or their number"):
+        serve(grid(file, config=OWN, told=TOLD), file, tmp_path / "run", **OWN)
+
+
+def test_a_run_with_own_data_goes_on_with_its_own_clients(file, tmp_path):
+    """Even if one of them is away when it goes on, and somebody else is there."""
+    options = {**OWN, "min-clients": 2, "absence": 0.0, "wait": 5.0}
+    one, two = ({**options, "set": f"{OWN['set']}; rounds={n}"} for n in (1, 2))
+    serve(grid(file, config=one, told=TOLD[:2]), file, tmp_path / "run", **one)
+    there = grid(file, config=two, told=TOLD)
+    result = serve(there, file, tmp_path / "run", **two)
+    assert list(json.loads((tmp_path / "run/split.json").read_text())["clients"]) == ["east", "west"]
+    assert result.failures == []
+    assert [line["clients/asked"] for line in result.metrics] == [2, 2]
+
+
+# ratings
+
+
+RATINGS = {
+    "rounds": 3,
+    "data": {"name": "synthetic_ratings"},
+    "model": {"name": "item_table", "dimension": 4},
+    "train": {"learning_rate": 0.1, "batch_size": 64, "epochs": 1},
+    "algorithm": {"name": "fedrkg", "participation": 0.2, "interval": 2},
+}
+
+
+@pytest.fixture
+def rated(tmp_path):
+    path = tmp_path / "rated.toml"
+    path.write_text(tomli_w.dumps(RATINGS))
+    return path
+
+
+def numbers(result):
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in result.metrics]
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_ratings_give_the_same_bits_as_on_one_machine(rated, nodes, tmp_path):
+    """The users of all nodes together; each keeps its table on its node's disk."""
+    result, whole = serve(grid(rated, nodes), rated, tmp_path / "run"), alone(rated)
+    assert result.failures == []
+    assert same(result.model, whole.model)
+    assert numbers(result) == numbers(whole)
+    tables = list((tmp_path / "memory").rglob("client-*"))
+    assert 40 < len(tables) <= 120  # those of three rounds
+
+
+def shop(told):
+    """The ratings of a third of the synthetic users, as a table that knows nothing of other shops' films."""
+    import pandas as pd
+
+    from fedfi.data.recommendation import load_ratings
+
+    every = load_ratings("synthetic_ratings")
+    own = every.user % 3 == told["shop"]
+    return pd.DataFrame(
+        {
+            "user": [every.users[i] for i in every.user[own]],
+            "item": [every.items[i] for i in every.item[own]],
+            "time": every.time[own],
+        }
+    )
+
+
+def test_users_with_their_own_ratings(rated, tmp_path):
+    """All that the server knows are names; what each learns is what it would learn from the same data elsewhere."""
+    options = {"data": "tests.flower.test_apps:shop", "min-clients": 200}
+    there = grid(rated, config=options, told=[{"shop": i} for i in range(3)])
+    result, whole = serve(there, rated, tmp_path / "run", **options), alone(rated)
+    assert result.failures == []
+    record = json.loads((tmp_path / "run/split.json").read_text())
+    assert len(record["clients"]) == 200
+    assert set(record["clients"].values()) == {"elsewhere"}
+    for name, tensor in whole.model.items():  # the order of users is another, and with it the order of sums
+        assert tensor.shape == result.model[name].shape
+    assert all(line["clients/replied"] == 40 for line in result.metrics)
+    assert "ranking/hr@10" in result.metrics[-1]
+
+
+def stranger(told):
+    import pandas as pd
+
+    return pd.DataFrame({"user": ["a"] * 6, "item": [f"film {i}" for i in range(6)], "time": range(6)})
+
+
+def test_items_that_the_federation_does_not_have_are_refused(rated, tmp_path):
+    options = {"data": "tests.flower.test_apps:stranger", "min-clients": 1, "wait": 1.0}
+    with pytest.raises(RunError, match="item 'film 0' is none of the federation's 273 items"):
+        serve(grid(rated, config=options, told=[{}]), rated, tmp_path / "run", **options)
+
+
+def test_ratings_are_a_table(rated, tmp_path):
+    options = {"data": "tests.flower.test_apps:texts", "min-clients": 1, "wait": 1.0}
+    with pytest.raises(RunError, match="gave a dict, expected ratings"):
+        serve(grid(rated, config=options, told=[{}]), rated, tmp_path / "run", **options)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedfi[flower]'")
 
-from fedfi.engines.flower import disk
 from fedfi.engines.flower.disk import DiskMemory, MemoryLost, default_root, is_version, step_of
 from fedfi.errors import InputError
 
@@ -58,16 +59,36 @@ def test_a_straggler_does_not_remove_what_came_after_it(tmp_path):
 
 
 def test_two_processes_may_do_the_same_job(tmp_path, monkeypatch):
+    """The second one begins to write when the first one has written, and is killed: what the first one wrote stays."""
     memory = DiskMemory(tmp_path, RUN)
-    version = memory.write("c", 0, {"w": torch.tensor(0)}, base=None)
+    stored = {"w": torch.ones(1000)}
+    real, tries = os.fsync, []
 
-    def overtaken(path, content):
-        raise FileNotFoundError(path)
+    def fsync(descriptor):
+        if not tries:
+            tries.append("first")
+            assert memory.write("c", 0, stored, base=None)
+        elif len(tries) == 1:
+            tries.append("second")
+        real(descriptor)
 
-    monkeypatch.setattr(disk, "write_atomically", overtaken)
-    assert memory.write("c", 0, {"w": torch.tensor(0)}, base=None) == version
-    with pytest.raises(FileNotFoundError):
-        memory.write("c", 2, {"w": torch.tensor(1)}, base=version)
+    monkeypatch.setattr(os, "fsync", fsync)
+    version = memory.write("c", 0, stored, base=None)
+    assert torch.equal(memory.read("c", version)["w"], stored["w"])
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_what_a_killed_process_left_is_swept_away_when_it_is_old(tmp_path):
+    memory = DiskMemory(tmp_path, RUN)
+    memory.write("c", 0, {"w": torch.ones(3)}, base=None)
+    folder = next(tmp_path.rglob("*.safetensors")).parent
+    old, new = folder / ".000002-0.safetensors.a.part", folder / ".000002-1.safetensors.b.part"
+    for part in (old, new):
+        part.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    memory.write("c", 2, {"w": torch.ones(4)}, base=None)
+    assert not old.exists()
+    assert new.exists()
 
 
 def test_damage_is_noticed(tmp_path):

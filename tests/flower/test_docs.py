@@ -13,6 +13,7 @@ from tests import tiny
 from tests.flower.fakes import FakeGrid, Machine, Time, run_app
 
 from fedfi.averaging.fedavg import FedAvg
+from fedfi.data.interactions import from_frame
 from fedfi.engines.flower.door import ArrayRecord, Error, Message, RecordDict
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.run import run
@@ -54,6 +55,12 @@ def test_own_data(tmp_path):
     given = executed("def hospital")["hospital"]({"name": "east", "path": str(tmp_path / "east.csv")})
     assert list(given) == ["east"]
     assert len(given["east"].train) + len(given["east"].test) == 40
+
+
+def test_own_ratings(tmp_path):
+    (tmp_path / "shop.csv").write_text("user,item,time\na,x,1\na,y,2\nb,x,3\n")
+    frame = executed("def shop")["shop"]({"path": str(tmp_path / "shop.csv")})
+    assert from_frame(frame).users == ("a", "b")
 
 
 def test_our_functions_in_a_strategy():

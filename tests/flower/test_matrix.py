@@ -7,6 +7,7 @@ import torch
 from tests import tiny
 from tests.flower.fakes import federation
 from tests.matrix.rows import ROWS
+from tests.recsys import small
 
 from fedfi.federation.run import run
 
@@ -31,6 +32,18 @@ def test_flower_changes_no_bit(row, model, tmp_path):
     local = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS)
     here = federation(row.algorithm, lambda: tiny.small(model=model), tmp_path)
     result = run(row.algorithm, tiny.small(model=model), rounds=ROUNDS, engine=here.engine)
+    assert result.failures == []
+    assert same(local.model, result.model)
+    assert numbers(local) == numbers(result)
+
+
+@pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in ROWS.items() if r.task is small.task])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_ratings_on_flower_change_no_bit(row, nodes, tmp_path):
+    """A node does its users at once, as one process does all of them."""
+    local = run(row.algorithm, small.task(), rounds=ROUNDS)
+    here = federation(row.algorithm, small.task, tmp_path, nodes)
+    result = run(row.algorithm, small.task(), rounds=ROUNDS, engine=here.engine)
     assert result.failures == []
     assert same(local.model, result.model)
     assert numbers(local) == numbers(result)

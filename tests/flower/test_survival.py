@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import random
 import shutil
+import weakref
 
 import pytest
 import torch
@@ -668,3 +670,95 @@ def test_few_replies_are_held_at_a_time(tmp_path):
     asked.clear()
     assert go(there).failures == []
     assert set(asked) == {1}
+
+
+def test_a_node_that_dies_over_its_work_each_time_is_given_up(tmp_path):
+    """It comes back at once, but never delivers; without a limit the round would never end."""
+    there = federation(ALL, tiny.small, tmp_path, 6, patience=Patience(attempts=3))
+    times = [0]
+
+    def fault(node, message, reply):
+        if not works(message) or node != 102:
+            return [(there.time.seconds, reply)]
+        times[0] += 1
+        there.grid.machines[102].activated = f"{times[0]} times"
+        return []
+
+    there.grid.fault = fault
+    (failure,) = go(there).failures
+    assert (failure.client, failure.stage, times) == ("c2", "node", [3])
+    assert failure.error == "its node was started again, or replaced, each time it had the job (sent 3 times)"
+
+
+def test_a_client_goes_back_to_the_node_that_it_was_taken_over_from(tmp_path):
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    there.engine.wait(1)
+    there.grid.machines[777] = machine(ALL, tiny.small(), tmp_path, 2, 6)
+    for _ in range(3):
+        there.engine.roster.refresh()
+    assert there.engine.roster.where("c2") == 777
+    there.grid.machines[777].online = False
+    there.engine.roster.refresh()
+    assert there.engine.roster.where("c2") == 102
+    assert go(there).failures == []
+
+
+def test_introductions_may_be_lost_now_and_then_for_ever(tmp_path):
+    """Five in a row are too many; five in a long run are not."""
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    lost = [True]
+
+    def fault(node, message, reply):
+        if node == 102 and not works(message) and lost[0]:
+            lost[0] = False
+            return [(0.0, Message(Error(8, "died"), reply_to=message))]
+        return [(0.0, reply)]
+
+    there.grid.fault = fault
+    for again in range(8):
+        lost[0] = True
+        there.grid.machines[102].activated = str(again)
+        there.engine.wait(30)
+
+
+def test_nodes_that_cannot_be_listed_end_no_round(tmp_path):
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    there.engine.wait(1)
+    listed, broken = there.grid.get_node_ids, [4]
+
+    def get_node_ids():
+        if broken[0]:
+            broken[0] -= 1
+            raise ConnectionError("gone for a moment")
+        return listed()
+
+    there.grid.get_node_ids = get_node_ids
+    there.grid.machines[102].online = False
+    there.grid.fault = None
+    result = run(ALL, tiny.small(), rounds=1, engine=there.engine, evaluate=UNJUDGED)
+    assert {f.client for f in result.failures} <= {"c2"}
+    assert sum("the nodes cannot be listed" in n for n in there.engine.take_notes()) == 1
+
+
+def test_a_packed_message_is_not_held_while_replies_come(tmp_path):
+    """A model of 500 MB would else lie in memory once more for the whole round."""
+    there = federation(ALL, tiny.small, tmp_path, 6)
+    there.engine.wait(1)
+    alive = []
+    pull = there.grid.pull_messages
+    first = []
+
+    def push_messages(messages, push=there.grid.push_messages):
+        first.append(weakref.ref(next(iter(messages[0].content["0"].values()))))
+        return push(messages)
+
+    def pull_messages(names):
+        there.grid.sent.clear()
+        gc.collect()
+        alive.append(first[0]() is not None)
+        return pull(names)
+
+    there.grid.push_messages, there.grid.pull_messages = push_messages, pull_messages
+    go(there)
+    assert alive
+    assert not any(alive)

@@ -7,8 +7,8 @@ it for validation (leave one out). Shapes: ``c`` clients, ``m`` items.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -59,6 +59,8 @@ class RatingsData:
         name: Name of the data set.
         origin: Where it came from and how it was split.
         warnings: What a reader of results should know of the split.
+        elsewhere: Whether users keep their interactions to themselves: here are their names and the items alone, and
+            `train`, `validation` and `test` say nothing.
     """
 
     users: tuple[str, ...]
@@ -71,6 +73,7 @@ class RatingsData:
     name: str = "ratings"
     origin: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     kind: ClassVar[str] = "ratings"
 
@@ -106,6 +109,47 @@ class RatingsData:
             found[user] = ClientRatings(alone, int(self.validation[row]), int(self.test[row]))
         return found
 
+    def without_interactions(self, users: Sequence[str]) -> RatingsData:
+        """The same items for other users, whose interactions are not known here.
+
+        Args:
+            users: Their names.
+        """
+        nothing = np.zeros(len(users), dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
+        return replace(
+            self,
+            users=tuple(users),
+            train=(none,) * len(users),
+            validation=nothing,
+            test=nothing,
+            origin={"interactions": "each user's own"},
+            warnings=(),
+            elsewhere=True,
+        )
+
+    def with_items(self, items: Sequence[str]) -> RatingsData:
+        """The same interactions among all items of a federation, of which the own ones are a part.
+
+        Args:
+            items: Names of all items, in order.
+
+        Raises:
+            InputError: If an own item is not among them.
+        """
+        place = {item: i for i, item in enumerate(items)}
+        unknown_ = next((item for item in self.items if item not in place), None)
+        if unknown_ is not None:
+            raise InputError(f"data {self.name!r}: item {unknown_!r} is none of the federation's {len(items)} items")
+        new = np.array([place[item] for item in self.items], dtype=np.int64)
+        return replace(
+            self,
+            items=tuple(items),
+            train=tuple(np.sort(new[own]) for own in self.train),
+            validation=new[self.validation],
+            test=new[self.test],
+        )
+
     def held_out(self, split: Literal["validation", "test"]) -> Ints:
         """The held-out item of each client ``[c]``."""
         return self.validation if split == "validation" else self.test
@@ -126,6 +170,8 @@ class RatingsData:
             raise InputError(f"data {self.name!r}: {len(users)} users, but train, validation, test of {sizes}")
         if self.per_positive < 1:
             raise InputError(f"negatives_per_positive = {self.per_positive}: must be at least 1 (nearest valid: 1)")
+        if self.elsewhere:
+            return
         for user, own, *held in zip(users, self.train, self.validation.tolist(), self.test.tolist(), strict=True):
             if len(own) == 0:
                 raise InputError(f"data {self.name!r}: user {user!r} has no item to train on")
@@ -148,7 +194,9 @@ class RatingsData:
             "warnings": list(self.warnings),
             "items": {"size": len(self.items), "hash": _digest("\0".join(self.items).encode())},
             "negatives": {"from": self.negatives, "per_positive": self.per_positive},
-            "clients": {
+            "clients": dict.fromkeys(self.users, "elsewhere")
+            if self.elsewhere
+            else {
                 user: {
                     "train": _record(own),
                     "validation": _record(np.array([validation])),

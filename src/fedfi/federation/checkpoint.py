@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,8 @@ def save(directory: Path, rounds: int, content: Any) -> Path:
             f"cannot write the checkpoint of round {rounds} to {directory}: {error.strerror or error};"
             " earlier checkpoints are intact, `fedfi resume` continues from them"
         ) from error
+    for part in directory.glob(".*.part"):  # of a process that was killed while writing; no other writes here now
+        part.unlink(missing_ok=True)
     for store in row_stores(content):
         store.hold(KEEP)
     for _, old in _listed(directory)[KEEP:]:
@@ -261,8 +264,11 @@ def _described_rows(structure: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file aside, forces it to disk and renames it, so that it is whole or not there."""
-    aside = path.with_name(f".{path.name}.part")
+    """Writes a file aside, forces it to disk and renames it, so that it is whole or not there.
+
+    Processes that write the same file do so aside of each other; the last one to finish stays.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with aside.open("wb") as file:
             file.write(content)

@@ -39,6 +39,7 @@ _DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 WIRE_TYPES = tuple(_NAMES)
 """All types of tensors that travel."""
+_LARGEST = 2**63  # whole numbers beyond are none that a method counts with, and overflow a float or a tensor
 
 
 class PacketError(InputError):
@@ -265,6 +266,8 @@ class Layout:
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value!r}, expected a {expected.__name__}")
         if isinstance(value, str):
             return
+        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+            raise PacketError(f"client {sender!r}: scalar {name!r} has {value.bit_length()} bits, expected at most 63")
         if not math.isfinite(value):
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
         if name in self.least and value < self.least[name]:

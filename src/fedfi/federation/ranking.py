@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedfi.data.negatives import Interactions
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import EvaluatesClients, Failure
 from fedfi.federation.engine import Engine
+from fedfi.federation.reported import reported
 from fedfi.federation.rng import keyed_generator
 from fedfi.numerics.counter import Ints
 from fedfi.numerics.ranking import ranking_metrics, ranks
@@ -56,12 +58,20 @@ def judge_clients(
         raise InputError(f"{type(algorithm).__name__} does not rank items")
     rng = keyed_generator(seed, "server", round, "evaluate")
     jobs = algorithm.configure_evaluation(state, engine.clients(), rng)
-    found: list[Mapping[str, Any]] = []
+    found: dict[str, dict[str, float]] = {}
     for reply in engine.map("client_evaluate", jobs, round):
-        if isinstance(reply, Failure):
-            failed(reply)
+        numbers = reported(reply)
+        if isinstance(numbers, Failure):
+            failed(numbers)
         else:
-            found.append(reply.packet.scalars)
-    names = found[0] if found else ()
-    means = {name: sum(float(values[name]) for values in found) / len(found) for name in names}
+            found[reply.client] = numbers
+    kinds = Counter(tuple(sorted(numbers)) for numbers in found.values())
+    names = set(kinds.most_common(1)[0][0]) if kinds else set()  # all rank alike; who reports something else is refused
+    for client in [c for c, numbers in found.items() if set(numbers) != names]:
+        text = (
+            f"client {client!r}: its report has other names than those of the others: {sorted(found.pop(client))[:5]}"
+        )
+        failed(Failure(client, "reply", text))
+    first = next(iter(found.values()), {})
+    means = {name: sum(numbers[name] for numbers in found.values()) / len(found) for name in first}
     return {k if k.startswith("validation/") else f"ranking/{k}": v for k, v in means.items()}

@@ -36,6 +36,7 @@ from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
 from fedfi.federation.ranking import judge_clients
 from fedfi.federation.record import RunDirectory, without_none
+from fedfi.federation.reported import reported
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.sampling import round_size
@@ -51,6 +52,7 @@ _OF_THE_LOOP = ("evaluate", "checkpoint_every", "min_replies")
 """Settings that change no bit of a model that is there."""
 _PLACES = ("data.name", "data.test", "data.tokenizer")
 """Settings that may be paths, which change when a run and its data move to another machine."""
+_LONGEST = 2_000  # characters of the error of a refused reply
 
 
 @dataclass(frozen=True)
@@ -415,7 +417,7 @@ class _Loop:
             try:
                 layout.check(reply.packet, reply.client, sent.tensors)
             except PacketError as error:
-                reply = Failure(reply.client, "reply", str(error))
+                reply = Failure(reply.client, "reply", str(error)[:_LONGEST])  # names in it are the client's choice
         if isinstance(reply, Failure):
             self._failed(reply, round)
             return None
@@ -458,10 +460,10 @@ class _Loop:
         jobs = self.algorithm.configure_evaluation(state, self.engine.clients(), rng)
         values: dict[str, list[tuple[float, float]]] = {}  # name -> (examples, mean) of each client
         for reply in self.engine.map("client_evaluate", jobs, round):
-            if isinstance(reply, Failure):
-                self._failed(reply, round)
+            numbers = reported(reply)
+            if isinstance(numbers, Failure):
+                self._failed(numbers, round)
                 continue
-            numbers = {k: float(v) for k, v in reply.packet.scalars.items() if not isinstance(v, str)}
             self._event("evaluated", round=round + 1, client=reply.client, metrics=numbers)
             count = numbers.pop("examples", 0.0)
             for key, value in numbers.items() if count else ():

@@ -18,6 +18,8 @@ from fedfi.flower.options import Options, defaults
 FLOWER = "1.42.0"
 """The version of Flower that this is tested with, and the oldest one that will do."""
 
+_NAME = 32  # characters of an app's name that Flower takes; it begins with a letter
+
 _CLIENT = '''"""What a node does: see `fedfi.flower.apps`."""
 
 from pathlib import Path
@@ -107,8 +109,8 @@ def write_app(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is not empty; name another directory")
     name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "experiment"
+    name = (name if name[0].isalpha() else f"app-{name}")[:_NAME].strip("-")
     package = name.replace("-", "_") + "_app"  # a plain name might be that of a library
-    package = package if package[0].isalpha() else f"app_{package}"
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9-]*", publisher):
         raise InputError(f"--publisher {publisher}: only letters, digits and dashes (nearest valid: 'fedfi')")
     config = defaults(f"runs/{name}") | (options or {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any
 import torch
 
 from fedfi.data import ClientData, FederatedData
+from fedfi.data.interactions import Ratings, from_frame, leave_one_out
+from fedfi.data.ratings import RatingsData
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.door import ServerApp
 from fedfi.engines.flower.engine import FlowerEngine, Patience
 from fedfi.engines.flower.node import Node, clients_of_partition, node_app
-from fedfi.engines.flower.roster import Clock, Roster
+from fedfi.engines.flower.roster import Clock, Roster, sizes_of
 from fedfi.engines.flower.wire import Limits
 from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
@@ -33,9 +36,11 @@ from fedfi.flower.options import Options
 from fedfi.importing import import_callable
 
 _LOG = logging.getLogger("flwr.fedfi")
+_PLACES = ("name", "test", "tokenizer")
+"""Keys of `[data]` that may be paths."""
 NodeConfig = Mapping[str, str | int | float | bool]
-Load = Callable[[NodeConfig], Mapping[str, ClientData]]
-"""A user's function: what a node is told of itself -> its clients' data by name."""
+Load = Callable[[NodeConfig], Mapping[str, ClientData] | RatingsData | Ratings | Any]
+"""A user's function: what a node is told of itself -> its clients' examples by name, or the ratings of its users."""
 
 
 def server_app(file: Path | str) -> Any:
@@ -107,6 +112,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], file: Path, *, clock: Clock 
                 out=out,
                 evaluate=settings.evaluate,
                 min_replies=settings.min_replies,
+                checkpoint_every=settings.checkpoint_every,
                 resume=started,
                 engine=engine,
                 config=experiment.resolved(),
@@ -125,17 +131,35 @@ def _record_notes(engine: FlowerEngine, out: Path) -> None:
 
 def _task_of_server(task: Task, roster: Roster, options: Options) -> Task:
     """The task with the federation's clients: the experiment's, or those who bring their own data."""
-    names = options.client_names()
+    names = options.client_names() or _names_before(Path(options.out))
     if options.data:
         roster.wait(names or None, options.min_clients or max(len(names), 1), options.wait)
     if not options.data or not roster.own:
-        roster.sizes = {c: (len(d.train), len(d.test)) for c, d in task.examples.clients.items()}
+        roster.sizes = dict(sizes_of(task))
         _dismiss_strangers(roster)
         return task
+    if not names and not options.min_clients:
+        raise InputError(
+            "run-config: who takes part in a federation of nodes with data of their own? give their names,"
+            " such as clients = 'east, west', or their number, such as min-clients = 2"
+        )
+    names = names or sorted(roster.clients)
+    roster.sizes = dict.fromkeys(names)
+    if isinstance(task.data, RatingsData):
+        return dataclasses.replace(task, data=task.data.without_interactions(names))
     nobody = task.examples.test.dataset.examples(torch.empty(0, dtype=torch.int64))
-    clients = {name: ClientData(nobody, nobody) for name in names or sorted(roster.clients)}
-    roster.sizes = dict.fromkeys(clients)
-    return _with_clients(task, clients)
+    clients = {name: ClientData(nobody, nobody) for name in names}
+    return dataclasses.replace(task, data=dataclasses.replace(task.examples, clients=clients))
+
+
+def _names_before(out: Path) -> list[str]:
+    """The clients of the run in this directory, if there is one: whoever is there when it goes on, it is theirs."""
+    try:
+        return list(json.loads((out / "split.json").read_text())["clients"])
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{out / 'split.json'}: is damaged: {type(error).__name__}: {error}") from None
 
 
 def _dismiss_strangers(roster: Roster) -> None:
@@ -143,10 +167,6 @@ def _dismiss_strangers(roster: Roster) -> None:
     for node in {roster.where(client) for client in roster.clients} - {None}:
         assert node is not None  # taken out above
         roster.forget(node, "is asked again, now that the federation is known")
-
-
-def _with_clients(task: Task, clients: Mapping[str, ClientData]) -> Task:
-    return dataclasses.replace(task, data=dataclasses.replace(task.examples, clients=clients))
 
 
 def _limits(options: Options) -> Limits:
@@ -165,7 +185,8 @@ def _patience(options: Options) -> Patience:
 def _agreed(experiment: Experiment) -> dict[str, Any]:
     """The settings that server and nodes must share; where data lie may differ from machine to machine."""
     resolved = experiment.resolved()
-    return {key: resolved[key] for key in ("seed", "model", "train", "algorithm")}
+    shared = {key: resolved[key] for key in ("seed", "model", "train", "algorithm")}
+    return shared | {"data": {k: v for k, v in resolved["data"].items() if k not in _PLACES}}
 
 
 def _node(file: Path, context: Any) -> Node:
@@ -223,6 +244,8 @@ def _own_task(experiment: Experiment, name: str, told: Mapping[str, Any]) -> Tas
     from fedfi.models import build
 
     clients = import_callable(name, "data")(told)
+    if experiment.settings.data.holds == "ratings":
+        return experiment.task(_own_ratings(experiment, name, clients))
     if not isinstance(clients, Mapping) or not clients:
         raise InputError(f"data {name!r} gave a {type(clients).__name__}, expected clients' data by name")
     for client, data in clients.items():
@@ -236,3 +259,16 @@ def _own_task(experiment: Experiment, name: str, told: Mapping[str, Any]) -> Tas
     model = experiment.settings.model
     make = functools.partial(build, model.name, spec, model.options)
     return Task(model=make, data=FederatedData(clients, nobody, None, spec), training=experiment.settings.train)
+
+
+def _own_ratings(experiment: Experiment, name: str, given: Any) -> RatingsData:
+    """A node's own ratings among the items of the experiment's data, split as the experiment says."""
+    whole = experiment.federate(experiment.load())
+    assert isinstance(whole, RatingsData)  # the experiment holds ratings
+    if isinstance(given, RatingsData):
+        return given.with_items(whole.items)
+    if not isinstance(given, Ratings) and not hasattr(given, "columns"):
+        raise InputError(f"data {name!r} gave a {type(given).__name__}, expected ratings: a data frame, or fedfi's own")
+    ratings = given if isinstance(given, Ratings) else from_frame(given, name)
+    with experiment.naming("data"):
+        return leave_one_out(ratings, **experiment.settings.data.ratings).with_items(whole.items)

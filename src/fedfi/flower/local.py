@@ -218,6 +218,12 @@ class LocalFederation:
         (self.directory / _STATE).unlink(missing_ok=True)
         return len(ended)
 
+    def listens(self) -> bool:
+        """Whether the SuperLink can be reached."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
     def log(self, name: str) -> Path:
         """What a process tells: ``"superlink"``, ``"node-0"``, ..."""
         return self.directory / f"logs/{name}.log"

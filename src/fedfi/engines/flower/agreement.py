@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import fedfi
+from fedfi.data.ratings import RatingsData
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.packet import PacketError
 from fedfi.federation.rng import keyed_global_rng
@@ -27,12 +28,14 @@ class Agreement:
         layout: Shape and dtype of every parameter and buffer, such as ``"8x6 float32"``, by name.
         fedfi: Version of fedfi.
         torch: Version of torch; another one may round differently, which is noted, not refused.
+        items: A digest of the names of all items, where clients rate some; empty where they hold examples.
     """
 
     experiment: str
     layout: Mapping[str, str]
     fedfi: str = fedfi.__version__
     torch: str = torch.__version__
+    items: str = ""
 
     @staticmethod
     def of(task: Task, settings: Mapping[str, Any]) -> Agreement:
@@ -46,7 +49,8 @@ class Agreement:
             state = task.model().state_dict()
         layout = {n: f"{'x'.join(map(str, t.shape)) or '1'} {str(t.dtype)[6:]}" for n, t in state.items()}
         text = json.dumps(settings, sort_keys=True, default=str)
-        return Agreement(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), layout)
+        items = _digest(json.dumps(task.data.items)) if isinstance(task.data, RatingsData) else ""
+        return Agreement(_digest(text), layout, items=items)
 
     @staticmethod
     def between(algorithm: Algorithm[Any], task: Task) -> Agreement:
@@ -61,6 +65,7 @@ class Agreement:
             "layout": dict(self.layout),
             "fedfi": self.fedfi,
             "torch": self.torch,
+            "items": self.items,
         }
 
     @staticmethod
@@ -72,12 +77,12 @@ class Agreement:
         """
         try:
             layout = {str(k): str(v) for k, v in given["layout"].items()}
-            texts = [given[key] for key in ("experiment", "fedfi", "torch")]
+            texts = [given[key] for key in ("experiment", "fedfi", "torch", "items")]
         except (KeyError, TypeError, AttributeError):
             raise PacketError("what the node tells of itself cannot be read") from None
         if not all(isinstance(t, str) and len(t) <= 100 for t in texts):
             raise PacketError("what the node tells of itself cannot be read")
-        return Agreement(texts[0], layout, texts[1], texts[2])
+        return Agreement(texts[0], layout, *texts[1:])
 
     def difference(self, other: Agreement) -> str | None:
         """Why two sides cannot work together, in one line; None if they can.
@@ -91,6 +96,13 @@ class Agreement:
             mine, its = self.layout.get(name, "absent"), other.layout.get(name, "absent")
             if mine != its:
                 return f"its model has {name!r} {its}, the server's {mine}"
+        if other.items != self.items:
+            mine, its = self.items or "none", other.items or "none"
+            return f"its items are {its}, the server's {mine}: other names, or another order"
         if other.experiment != self.experiment:
             return f"its experiment is {other.experiment}, the server's {self.experiment}: other settings"
         return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

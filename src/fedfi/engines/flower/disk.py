@@ -8,9 +8,11 @@ whose disk was put back to an older state is told so instead of working on with 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +26,7 @@ from fedfi.federation.packet import Packet, PacketError, Tree, decode
 
 _VERSION = re.compile(r"(\d{6,12})-([0-9a-f]{16})")
 _STEPS: tuple[Work, ...] = ("client_negotiate", "client_update", "client_evaluate")
+_ABANDONED = 3600.0  # seconds in which nobody wrote to a file that is being written
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
@@ -110,11 +113,8 @@ class DiskMemory:
         version = f"{step:06d}-{_digest(encoded)}"
         path = self._path(client, version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            write_atomically(path, encoded)
-        except FileNotFoundError:  # another process, which does the same job, was faster
-            if not path.exists():
-                raise
+        write_atomically(path, encoded)
+        self._sweep(path.parent)
         for old in set(self.versions(client)) - {version, base, *keep}:
             if int(old.partition("-")[0]) <= step:  # later ones belong to jobs that overtook this one
                 self._path(client, old).unlink(missing_ok=True)
@@ -126,6 +126,13 @@ class DiskMemory:
         if not folder.is_dir():
             return []
         return sorted(p.stem for p in folder.glob("*.safetensors") if is_version(p.stem))
+
+    def _sweep(self, folder: Path) -> None:
+        """Removes what processes that were killed while writing left behind."""
+        for part in folder.glob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):  # its process is alive after all, and has finished
+                if time.time() - part.stat().st_mtime > _ABANDONED:
+                    part.unlink()
 
     def _path(self, client: str, version: str) -> Path:
         return self._folder / f"client-{quote(client, safe='')}" / f"{version}.safetensors"

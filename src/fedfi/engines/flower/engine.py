@@ -19,16 +19,16 @@ from pydantic.dataclasses import dataclass as validated
 
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.disk import is_version, step_of
-from fedfi.engines.flower.door import Message, MessageType
-from fedfi.engines.flower.replies import read_replies
-from fedfi.engines.flower.roster import TRANSIENT, Clock, NodeId, Roster
+from fedfi.engines.flower.door import Message, MessageType, bounded
+from fedfi.engines.flower.replies import printable, read_replies
+from fedfi.engines.flower.roster import TRANSIENT, Clock, NodeId, Roster, sizes_of
 from fedfi.engines.flower.wire import Limits, Packer, Part
 from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, Failure, Reply
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, means, shards
-from fedfi.federation.packet import Packet
+from fedfi.federation.packet import Packet, PacketError
 from fedfi.federation.task import Task
 
 _TYPES = {
@@ -37,6 +37,7 @@ _TYPES = {
     "client_evaluate": MessageType.EVALUATE,
 }
 _DAY = 86_400.0
+_WINDOW = 32  # messages whose replies are asked for at a time
 _GRACE = 600.0  # seconds that a reply which came in time may wait for its turn after the deadline
 
 
@@ -92,6 +93,7 @@ class _Round:
     order: deque[_Job] = field(default_factory=deque)
     bundles: dict[str, _Bundle] = field(default_factory=dict)
     packer: Packer = field(default_factory=Packer)
+    largest: int = 0  # bytes of the largest reply so far, since replies may be larger than what was sent
 
 
 class FlowerEngine:
@@ -137,8 +139,7 @@ class FlowerEngine:
         self._saved: dict[str, str] = {}  # and of the newest
         self.notes: list[str] = []
         if roster is None:
-            sizes = {c: (len(d.train), len(d.test)) for c, d in task.examples.clients.items()}
-            roster = Roster(grid, self._agreement, sizes, self._limits, self._clock)
+            roster = Roster(grid, self._agreement, dict(sizes_of(task)), self._limits, self._clock)
         self.roster = roster
 
     def clients(self) -> Sequence[str]:
@@ -163,7 +164,7 @@ class FlowerEngine:
         now = self._clock.now()
         deadline = None if self._patience.timeout is None else now + self._patience.timeout
         turn = _Round(work, round, deadline, now + self._patience.absence)
-        self.roster.refresh()
+        self._look()
         self._send_all(turn, jobs)
         pause, looked = 0.02, self._clock.now()
         while turn.order:
@@ -232,6 +233,7 @@ class FlowerEngine:
             group.append(job)
         for node, group in waiting.items():
             self._send(turn, node, group)
+        turn.packer = Packer()  # what it holds of the last message is not needed while replies come
 
     def _send(self, turn: _Round, node: NodeId, jobs: list[_Job]) -> None:
         about = {
@@ -270,43 +272,51 @@ class FlowerEngine:
 
     def _collect(self, turn: _Round) -> bool:
         """Takes the replies whose turn is near; whether there were any."""
-        identifiers = self._near(turn)
-        if not identifiers:
-            return False
+        heard = False
+        for identifier in self._near(turn):
+            heard |= self._pull(turn, identifier)
+        return heard
+
+    def _pull(self, turn: _Round, identifier: str) -> bool:
+        """Takes the reply to a message; whether it was there.
+
+        One at a time: Flower drops what it pulls together with bytes that it cannot read, and whose reply it is would
+        stand only in the reply itself, where a node can write what it likes.
+        """
         try:
-            replies = list(self._grid.pull_messages(identifiers))
-        except Exception:  # hostile bytes are met within Flower's own code; find whose they are
-            replies = [reply for i in identifiers for reply in self._pull_one(turn, i)]
+            with bounded(self._limits.message_bytes):
+                replies = list(self._grid.pull_messages([identifier]))
+        except PacketError as error:  # it is too large, and would be so again
+            for job in turn.bundles.pop(identifier).jobs:
+                job.done = Failure(job.client, "reply", f"client {job.client!r}: {error}")
+            return True
+        except Exception as error:  # hostile bytes are met within Flower's own code
+            reason = f"its reply cannot be received: {type(error).__name__}: {printable(str(error), 500)}"
+            self._undelivered(turn, turn.bundles[identifier], reason)
+            return True
         for reply in replies:
-            self._accept(turn, reply)
+            self._accept(turn, identifier, reply)
         return bool(replies)
 
     def _near(self, turn: _Round) -> list[str]:
+        """The messages whose replies are asked for: those that come next, as far as there is room for their replies."""
         found: dict[str, None] = {}
         held = 0
         for job in turn.order:
             if job.bundle is not None and job.done is None:
                 found[job.bundle.identifier] = None
-            held += job.packet.data_nbytes
-            if held > self._patience.ahead_bytes:
+            held += max(job.packet.data_nbytes, turn.largest)
+            if held > self._patience.ahead_bytes or len(found) == _WINDOW:
                 break
         return list(found)
 
-    def _pull_one(self, turn: _Round, identifier: str) -> list[Any]:
-        try:
-            return list(self._grid.pull_messages([identifier]))
-        except Exception as error:
-            bundle = turn.bundles[identifier]
-            self._undelivered(turn, bundle, f"its reply cannot be received: {type(error).__name__}: {error}")
-            return []
-
-    def _accept(self, turn: _Round, reply: Any) -> None:
-        bundle = turn.bundles.pop(reply.metadata.reply_to_message_id, None)
+    def _accept(self, turn: _Round, identifier: str, reply: Any) -> None:
+        bundle = turn.bundles.pop(identifier, None)
         if bundle is None:
             self.notes.append(f"node {reply.metadata.src_node_id} sent a reply that nobody waits for")
             return
         if reply.has_error():
-            reason = f"Flower's error {reply.error.code}: {reply.error.reason}"
+            reason = f"Flower's error {reply.error.code}: {printable(reply.error.reason)}"
             if reply.error.code == 5:  # its node is away
                 self.roster.forget(bundle.node, "is away")
             if reply.error.code in TRANSIENT:
@@ -315,11 +325,11 @@ class FlowerEngine:
                 self._fail(bundle, "node", reason)
             return
         expected = {"work": turn.work, "round": turn.round, "run": self._run}
-        sender = reply.metadata.src_node_id
+        direct = reply.metadata.src_node_id == bundle.node and reply.metadata.reply_to_message_id == identifier
         for job, (result, head) in zip(
             bundle.jobs,
             read_replies(
-                reply.content if sender == bundle.node else None,
+                reply.content if direct else None,
                 [(j.client, j.packet) for j in bundle.jobs],
                 expected,
                 self._limits,
@@ -327,12 +337,14 @@ class FlowerEngine:
             strict=True,
         ):
             job.done, job.version = result, head.get("memory")
+            if isinstance(result, Reply):
+                turn.largest = max(turn.largest, result.packet.data_nbytes)
             new = isinstance(result, Reply) and job.version not in (None, self._versions.get(job.client))
             if new and not is_version(job.version, step_of(turn.work, turn.round)):
                 text = f"client {job.client!r}: its memory is {str(job.version)[:40]!r}, which is not of this round"
                 job.done = Failure(job.client, "reply", text)
             if isinstance(head.get("note"), str):
-                self.notes.append(head["note"][:500])
+                self.notes.append(printable(head["note"], 500))
 
     def _finished(self, job: _Job) -> Reply | Failure:
         assert job.done is not None  # only finished jobs come here
@@ -360,16 +372,18 @@ class FlowerEngine:
 
     def _mend(self, turn: _Round) -> None:
         """Sends again what was lost with its node, as far as the clients are there again."""
-        try:
-            self.roster.refresh()
-        except Exception as error:
-            self.notes.append(f"the nodes cannot be listed: {type(error).__name__}: {error}")
+        if not self._look():
             return
         lost = {job.bundle.identifier: job.bundle for job in turn.order if job.bundle and self._is_lost(job.bundle)}
         for identifier, bundle in lost.items():
             turn.bundles.pop(identifier, None)
             for job in bundle.jobs:
                 job.bundle = None
+                if job.done is None and job.attempts >= self._patience.attempts:
+                    text = (
+                        f"its node was started again, or replaced, each time it had the job (sent {job.attempts} times)"
+                    )
+                    job.done = Failure(job.client, "node", text)
         now, again = self._clock.now(), {}  # type: float, dict[NodeId, list[_Job]]
         for job in turn.order:
             node = self.roster.where(job.client)
@@ -383,6 +397,17 @@ class FlowerEngine:
                 again.setdefault(node, []).append(job)
         for node, jobs in again.items():
             self._send(turn, node, jobs)
+
+    def _look(self) -> bool:
+        """Sees who is there; whether that could be seen."""
+        try:
+            self.roster.refresh()
+        except Exception as error:  # whatever Flower's transport raises; it has tried again by itself
+            note = f"the nodes cannot be listed: {type(error).__name__}: {error}"
+            if note not in self.notes[-1:]:
+                self.notes.append(note)
+            return False
+        return True
 
     def _is_lost(self, bundle: _Bundle) -> bool:
         """Whether its node came back after the message was sent, or another one took over a client."""

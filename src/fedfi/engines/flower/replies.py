@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from fedfi.federation.packet import Packet, PacketError
 
 _TEXT = 2_000
 _TRACE = 20_000
+_LONGEST = 1e9  # seconds
 _STAGES = ("client_negotiate", "client_update", "client_evaluate", "node", "memory")
 
 
@@ -35,7 +35,8 @@ def read_replies(
                 raise PacketError(f"it answers {key} = {str(about.get(key))[:80]!r}, expected {value!r}")
         by_client = _by_client(parts, [client for client, _ in jobs])
     except PacketError as error:
-        return [(Failure(client, "reply", f"client {client!r}: {error}"), {}) for client, _ in jobs]
+        text = str(error)[:_TEXT]  # names in it are the sender's choice
+        return [(Failure(client, "reply", f"client {client!r}: {text}"), {}) for client, _ in jobs]
     found: list[tuple[Reply | Failure, Mapping[str, Any]]] = []
     for client, sent in jobs:
         part = by_client.get(client)
@@ -63,7 +64,7 @@ def _read(client: str, sent: Packet, part: Part) -> Reply | Failure:
     if failure is not None:
         return _failure(client, failure)
     seconds, version = part.head.get("seconds"), part.head.get("memory")
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds) or seconds < 0:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
         return Failure(client, "reply", f"client {client!r}: its time is {str(seconds)[:80]!r}, expected seconds")
     if version is not None and not isinstance(version, str):
         return Failure(client, "reply", f"client {client!r}: its memory's version is not a text")
@@ -74,4 +75,10 @@ def _failure(client: str, given: Any) -> Failure:
     if not isinstance(given, dict) or given.get("stage") not in _STAGES:
         return Failure(client, "reply", f"client {client!r}: its failure cannot be read")
     lines = str(given.get("error", ""))[:_TEXT].splitlines() or ["no reason was given"]
-    return Failure(client, str(given["stage"]), lines[0], str(given.get("traceback", ""))[:_TRACE])
+    trace = str(given.get("traceback", ""))[:_TRACE]
+    return Failure(client, str(given["stage"]), printable(lines[0]), "\n".join(map(printable, trace.splitlines())))
+
+
+def printable(text: str, length: int = _TEXT) -> str:
+    """The beginning of a text of somebody else's, without what a terminal or an encoding would stumble over."""
+    return "".join(c if c.isprintable() else "?" for c in text[:length])

@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedfi.data.ratings import RatingsData
 from fedfi.engines.flower.agreement import Agreement
-from fedfi.engines.flower.door import Message, MessageType
+from fedfi.engines.flower.door import Message, MessageType, bounded
+from fedfi.engines.flower.replies import printable
 from fedfi.engines.flower.wire import Limits, pack, unpack
 from fedfi.errors import RunError
 from fedfi.federation.packet import PacketError
+from fedfi.federation.task import Task
 
 NodeId = int
 _INTRODUCTION = 600.0  # seconds that a question for an introduction stays valid
 _TRIES = 5
+_NAME = 200
 TRANSIENT = frozenset({0, 3, 4, 5, 8})
 """Flower's error codes that say nothing of the work itself: a message was lost, a node is away, a process died."""
 
@@ -93,20 +97,17 @@ class Roster:
         for node in sorted(set(present) - known):
             self._activated[node] = present[node]
             self._ask(node)
-        if self._asked:
-            try:
-                replies = list(self.grid.pull_messages(list(self._asked)))
-            except Exception as error:  # hostile bytes are met within Flower's own code
-                replies = []
-                self._broken(error)
-            for reply in replies:
-                self._hear(reply)
+        for identifier in list(self._asked):
+            self._pull(identifier)
 
     def forget(self, node: NodeId, why: str) -> None:
         """A node that is not there any more; it may introduce itself again."""
         for client in self._clients.pop(node, {}):
             if self._holder.get(client) == node:
                 del self._holder[client]
+                holders = [other for other, clients in self._clients.items() if client in clients]
+                if holders:  # it took the client over from one that is still there
+                    self._holder[client] = holders[-1]
         self._own.discard(node)
         self.notes.append(f"node {node} {why}")
 
@@ -146,18 +147,20 @@ class Roster:
             if identifier:
                 self._asked[identifier] = node
 
-    def _broken(self, error: Exception) -> None:
-        """An answer could not even be received; one by one, to find whose it is."""
-        for identifier, node in list(self._asked.items()):
-            try:
-                for reply in self.grid.pull_messages([identifier]):
-                    self._hear(reply)
-            except Exception as own:
-                del self._asked[identifier]
-                self._refuse(node, f"its introduction cannot be received: {type(own).__name__}")
+    def _pull(self, identifier: str) -> None:
+        """Takes an answer, if it is there; alone, since Flower drops what it pulls together with hostile bytes."""
+        try:
+            with bounded(self.limits.message_bytes):
+                replies = list(self.grid.pull_messages([identifier]))
+        except Exception as error:  # hostile bytes are met within Flower's own code
+            node = self._asked.pop(identifier)
+            self._refuse(node, f"its introduction cannot be received: {type(error).__name__}: {error}")
+            return
+        for reply in replies:
+            self._hear(identifier, reply)
 
-    def _hear(self, reply: Any) -> None:
-        node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+    def _hear(self, identifier: str, reply: Any) -> None:
+        node = self._asked.pop(identifier, None)
         if node is None:
             return
         if reply.has_error():
@@ -176,6 +179,7 @@ class Roster:
             return
         self._clients[node] = clients
         self._arrivals[node] = self.arrivals(node) + 1
+        self._tries.pop(node, None)
         if about.get("own"):
             self._own.add(node)
         for client in clients:
@@ -183,7 +187,7 @@ class Roster:
             if before is not None:
                 self.notes.append(f"client {client!r} moved from node {before} to node {node}")
             self._holder[client] = node
-        self.notes.append(f"node {node} joined with {len(clients)} clients: {', '.join(list(clients)[:5])}")
+        self.notes.append(f"node {node} joined with {len(clients)} clients: {printable(', '.join(list(clients)[:5]))}")
 
     def _agreed(self, about: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         clients = _sizes(about.get("clients"))
@@ -206,8 +210,16 @@ class Roster:
         return clients
 
     def _refuse(self, node: NodeId, why: str) -> None:
+        why = printable(why)
         self._refused[node] = why
         self.notes.append(f"node {node} is refused: {why}")
+
+
+def sizes_of(task: Task) -> dict[str, tuple[int, int]]:
+    """How much each client of a task holds: numbers of train and test examples, or of a user's items likewise."""
+    if isinstance(task.data, RatingsData):
+        return {user: (len(own), 1) for user, own in zip(task.data.users, task.data.train, strict=True)}
+    return {client: (len(data.train), len(data.test)) for client, data in task.data.clients.items()}
 
 
 def _sizes(given: Any) -> dict[str, tuple[int, int]]:
@@ -215,6 +227,8 @@ def _sizes(given: Any) -> dict[str, tuple[int, int]]:
         sizes = {str(c): (pair[0], pair[1]) for c, pair in given.items()}
     except (AttributeError, TypeError, KeyError, IndexError):
         raise PacketError("its introduction does not tell its clients") from None
-    if not all(type(n) is int and n >= 0 for pair in sizes.values() for n in pair):
+    if not all(0 < len(client) <= _NAME for client in sizes):
+        raise PacketError(f"its introduction names a client by no or more than {_NAME} characters")
+    if not all(type(n) is int and 0 <= n < 2**63 for pair in sizes.values() for n in pair):
         raise PacketError("its introduction gives numbers of examples that are none")
     return sizes

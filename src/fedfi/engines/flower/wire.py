@@ -30,6 +30,7 @@ WIRE = 1
 
 _STYPE = "fedfi.raw"
 _RECORD = "fedfi"
+_NAME = 1_000
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in WIRE_TYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 assert sys.byteorder == "little", "the wire format is little-endian"
@@ -40,7 +41,7 @@ class Limits:
     """What a message may hold; a larger one is refused before anything is made of it."""
 
     message_bytes: Annotated[int, Field(ge=1024, description="bytes of a message")] = 4 << 30
-    head_bytes: Annotated[int, Field(ge=1024, description="bytes of the plain values in a message")] = 64 << 20
+    head_bytes: Annotated[int, Field(ge=1024, description="bytes of the plain values in a message")] = 16 << 20
     entries: Annotated[int, Field(ge=1, description="tensors and blobs in a message")] = 1_000_000
 
 
@@ -185,6 +186,8 @@ def _part(entry: Any, record: Mapping[str, Any]) -> Part:
     for kind in (names, blobs):
         if not isinstance(kind, list) or not all(isinstance(n, str) for n in kind) or len(set(kind)) != len(kind):
             raise PacketError("a part's names are not a list of different texts")
+        if any(len(n) > _NAME for n in kind):
+            raise PacketError(f"a part holds a name of more than {_NAME} characters")
     if set(record) != {str(k) for k in range(len(names) + len(blobs))}:
         raise PacketError(f"a part tells of {len(names) + len(blobs)} tensors and blobs, but holds {len(record)}")
     tensors: Tree = {name: _tensor(name, record[str(k)]) for k, name in enumerate(names)}
@@ -195,11 +198,11 @@ def _part(entry: Any, record: Mapping[str, Any]) -> Part:
 def _checked(name: str, array: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     dtype, shape = _DTYPES.get(array.dtype), array.shape
     if array.stype != _STYPE or dtype is None:
-        raise PacketError(f"tensor {name!r} is {array.dtype!r} in {array.stype!r}, which has no wire type")
+        raise PacketError(f"tensor {name!r} is {array.dtype[:80]!r} in {array.stype[:80]!r}, which has no wire type")
     if len(shape) > 16 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise PacketError(f"tensor {name!r} has shape {str(shape)[:80]}")
     if math.prod(shape) * dtype.itemsize != len(array.data):
-        raise PacketError(f"tensor {name!r} has shape {shape} of {dtype}, but {len(array.data)} bytes")
+        raise PacketError(f"tensor {name!r} has shape {str(shape)[:80]} of {dtype}, but {len(array.data)} bytes")
     return dtype, shape
 
 
@@ -217,5 +220,5 @@ def _tensor(name: str, array: Any) -> Tensor:
 
 def _blob(name: str, array: Any) -> bytes:
     if _checked(name, array)[0] != torch.uint8:
-        raise PacketError(f"blob {name!r} is {array.dtype}, expected uint8")
+        raise PacketError(f"blob {name!r} is {array.dtype[:80]}, expected uint8")
     return bytes(array.data)
