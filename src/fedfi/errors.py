@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 _FEW = 20
 """So many names are still read."""
-_ALIKE = 0.6
+_ALIKE = 0.65
 """How much alike two names must be for one to be a slip of the other; below, suggestions are noise."""
 _SURELY = 0.8
 """Above it, there is no need to name a second."""

@@ -70,6 +70,11 @@ def test_a_table_for_a_terminal_is_short(file: Path, fedfi, monkeypatch: pytest.
     assert "mean ± sd over 2 seeds; every number: c/table.md" in out
     assert re.search(r"fedfibos +\d+\.\d\d% ± \d+\.\d\d%", out)
     assert re.search(r"\d+\.\d kB +\d+\.\d kB", out)
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(Path("c/results.json"))
+    out = fedfi("--version")[1]
+    assert max(map(len, out.splitlines())) <= 60
+    assert re.search(r"fedfibos +\d+\.\d\d% ± \d+\.\d\d%", out), "columns are left out, never cut"
     assert "local/accuracy " not in Path("c/table.md").read_text()
 
 

@@ -173,7 +173,7 @@ def test_overlaps_are_named_and_counted() -> None:
     ("changes", "message"),
     [
         ({"partition": {"by": "naturl"}}, "did you mean 'natural'"),
-        ({"partition": {"by": "natural"}}, "loaded without a column of natural ids"),
+        ({"partition": {"by": "natural"}}, "loaded without natural ids; of a table, name their column"),
         ({"validation": 600}, r"validation = 600: 'toy' has only 600 examples \(nearest valid: 599\)"),
         ({"validation": -1}, r"validation = -1: must be at least 0 \(nearest valid: 0\)"),
         ({"validation": 1.5}, r"validation = 1\.5: must be a whole number"),

@@ -384,3 +384,39 @@ def test_tensors_that_need_gradients() -> None:
     assert not data.inputs.requires_grad
     with pytest.raises(InputError, match="require gradients"):
         Dataset(x, y, InputSpec("tabular", (3,), 2))
+
+
+def test_a_slip_in_a_column_of_numbers_is_an_error(tmp_path: Path) -> None:
+    ages = [str(20 + i % 60) for i in range(101)]
+    ages[56] = "abc"
+    ages[70] = ""  # a missing one is no slip
+    frame = pd.DataFrame({"age": ages, "ward": [f"w{i % 3}" for i in range(101)], "label": [i % 2 for i in range(101)]})
+    path = write(frame, tmp_path / "ward.csv")
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value).startswith(
+        "data 'ward': column 'age' is all numbers but for 1 of 100 values: row 57: 'abc'; mend it, leave the cell empty"
+    )
+    data, _ = load(path, categories=["age"])
+    assert "age=abc" in (data.feature_names or ())
+    with pytest.raises(InputError, match="categories: unknown column 'agee'; did you mean 'age'"):
+        load(path, categories=["agee"])
+    frame["age"] = [str(i % 4) if i % 5 else "none" for i in range(101)]  # a fifth of them: categories
+    data, _ = load(write(frame, path))
+    assert data.feature_names == tuple(f"age={v}" for v in ("0", "1", "2", "3", "none")) + tuple(
+        f"ward=w{i}" for i in range(3)
+    )
+
+
+def test_codes_may_be_categories(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"site": [1, 2, 1, 3], "age": [1.0, 2.0, 3.0, 4.0], "label": [0, 1, 0, 1]})
+    data, _ = load(write(frame, tmp_path / "codes.csv"), categories=["site"])
+    assert data.feature_names == ("age", "site=1", "site=2", "site=3")
+
+
+def test_a_slip_in_the_test_set_is_named(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": ["1", "2", "3"], "label": [0, 1, 0]})
+    path = write(frame, tmp_path / "train.csv")
+    frame["age"] = ["1", "x", "3"]
+    with pytest.raises(InputError, match=r"column 'age' is not all numbers in the test set: row 2: 'x'"):
+        load(path, test=write(frame, tmp_path / "test.csv"))

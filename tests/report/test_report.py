@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfi.errors import InputError
+from fedfi.errors import InputError, OutputError
 from fedfi.report import write_report
 from fedfi.report.reading import read_run, read_runs, size, standing
 
@@ -29,15 +29,15 @@ ROUND = {
 }
 
 
-def a_run(path: Path, name: str = "fedfibos", accuracy: float = 0.5, done: bool = True) -> Path:
-    """A run directory as a run of two rounds leaves it."""
+def a_run(path: Path, name: str = "fedfibos", accuracy: float = 0.5, done: bool = True, rounds: int = 2) -> Path:
+    """A run directory as a run of two rounds (or one) leaves it."""
     path.mkdir(parents=True)
     (path / "run.toml").write_text(f'rounds = 2\nseed = 0\n[data]\nname = "toy"\n[algorithm]\nname = "{name}"\n')
     (path / "env.json").write_text(json.dumps({"python": "3.11", "packages": {"torch": "2.6"}}))
     part = {"size": 3, "class_counts": [1, 2], "hash": "x", "indices": [0, 1, 2]}
     clients = {str(i): {"train": part, "test": part} for i in range(2)}
     (path / "split.json").write_text(json.dumps({"name": "toy", "clients": clients}))
-    lines = [{"round": r, **ROUND, "global/accuracy": accuracy} for r in (1, 2)]
+    lines = [{"round": r, **ROUND, "global/accuracy": accuracy} for r in range(1, rounds + 1)]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     events: list[dict[str, object]] = [
         {"event": "failure", "round": 2, "client": "1", "stage": "client_update", "error": "old <b>"},
@@ -62,7 +62,7 @@ def test_page_has_all_parts(tmp_path: Path) -> None:
     out = write_report([a_run(tmp_path / "run")], tmp_path / "page.html")
     page = out.read_text()
     for part in (
-        "<b>fedfibos</b> reached <b>50.0%</b> test accuracy on toy with 2 clients, after 2 rounds.",
+        "<b>fedfibos</b> reached <b>50.00%</b> test accuracy on toy with 2 clients, after 2 rounds.",
         "<h2>Result</h2>",
         "<h2>Learning</h2>",
         "<h2>Submodels</h2>",
@@ -107,7 +107,7 @@ def test_a_comparison_is_one_page(tmp_path: Path) -> None:
             a_run(tmp_path / "c" / name / f"seed-{seed}", name, accuracy, done=seed == 0)
     assert [run.label for run in read_runs([tmp_path / "c"])] == ["fedavg", "fedavg", "fedfibos", "fedfibos"]
     page = write_report([tmp_path / "c"], tmp_path / "page.html").read_text()
-    assert "<b>fedfibos</b> reached <b>70.0%</b> test accuracy, the best of 2" in page
+    assert "<b>fedfibos</b> reached <b>70.00%</b> test accuracy, the best of 2" in page
     assert "2 of 4 runs are not finished" in page
 
 

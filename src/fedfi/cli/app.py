@@ -128,7 +128,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A method, model, data set or partition, a table (experiment, data, train, algorithm, ...), or module:name.",
+            help="A method, model, data set or partition, a table (experiment, data, algorithm, ...), or module:name.",
             show_default=False,
         ),
     ],

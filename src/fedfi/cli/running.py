@@ -58,7 +58,7 @@ def check_writable(out: Path) -> None:
     Raises:
         InputError: Naming what stands in its way.
     """
-    place = next((p for p in (out, *out.absolute().parents) if p.exists()), out)
+    place = next((p for p in (out, *out.parents) if p.exists()), out)
     if not place.is_dir():
         raise InputError(f"--out {out}: {place} is a file, no directory")
     if not os.access(place, os.W_OK | os.X_OK):

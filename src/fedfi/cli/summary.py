@@ -121,23 +121,27 @@ def comma_separated(summaries: Mapping[str, Summary], seeds: Mapping[str, int]) 
 
 
 def print_table(results: Path) -> None:
-    """A short table for a terminal; all numbers are in the files beside `results`."""
+    """A short table for a terminal, as wide as that is; all numbers are in the files beside `results`."""
     from rich.console import Console
-    from rich.table import Table
 
     content = json.loads(results.read_text(encoding="utf-8"))
     methods = content["methods"]
-    columns = [(k, name) for k, name in _SHORT.items() if any(k in m["summary"] for m in methods.values())]
-    table = Table("method", *(name for _, name in columns), box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for label, method in methods.items():
-        table.add_row(label, *(_cell(key, method["summary"].get(key), brief=True) for key, _ in columns))
-    console = Console(highlight=False)
-    console.print(table)
+    summaries = [method["summary"] for method in methods.values()]
+    keys = [k for k in _SHORT if any(k in s for s in summaries)]
+    if not any(s.get("failures", {}).get("mean") for s in summaries):
+        keys.remove("failures")
+    columns = [["method", *methods]]
+    columns += [[_SHORT[k], *(_cell(k, s.get(k), brief=True) for s in summaries)] for k in keys]
+    width = Console().width
+    while len(columns) > 2 and sum(max(map(len, c)) + 2 for c in columns) - 2 > width:
+        columns.pop()
+    for row in zip(*columns, strict=True):
+        sizes = [max(map(len, column)) for column in columns]
+        cells = [cell.rjust(size) for cell, size in zip(row[1:], sizes[1:], strict=True)]
+        print("  ".join([row[0].ljust(sizes[0]), *cells]))
     seeds = max((len(m["seeds"]) for m in methods.values()), default=0)
     spread = f"mean ± sd over {seeds} seeds; " if seeds > 1 else ""
-    console.print(f"{spread}every number: {results.with_name('table.md')}", markup=False)
+    print(f"{spread}every number: {results.with_name('table.md')}")
 
 
 def _heading(key: str) -> str:

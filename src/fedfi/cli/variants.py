@@ -58,9 +58,8 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
         name, default = first, first
     if name not in registry.entries() and ":" not in name:
         own = 'module:Class, or [compare.LABEL] name = "module:Class" in the file'
-        raise InputError(
-            f"--algorithms {item}: {unknown('algorithm', name, registry.entries(), registry.LISTED_BY)}; your own: {own}"
-        )
+        wrong = unknown("algorithm", name, registry.entries(), registry.LISTED_BY)
+        raise InputError(f"--algorithms {item}: {wrong}; your own: {own}")
     if len(rest) > 1:
         raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
     preset = rest[0] if rest else None

@@ -80,10 +80,10 @@ class FederatedData:
         """Who holds which examples, for ``split.json``; the split is checked first.
 
         Returns:
-            JSON-able: `name`, `origin`, `partition`, `seed`, `labels` (of the classes, where they have names), and for `test`, `validation` (or None) and the
-            train and test of each of `clients` a record of `size`, `class_counts` ``[classes]``, `hash`
-            (blake2b of the indices as little-endian int64) and `indices`. Indices count within the file that
-            `origin` names.
+            JSON-able: `name`, `origin`, `partition`, `seed`, `labels` (of the classes, where they have names), and
+            for `test`, `validation` (or None) and the train and test of each of `clients` a record of `size`,
+            `class_counts` ``[classes]``, `hash` (blake2b of the indices as little-endian int64) and `indices`.
+            Indices count within the file that `origin` names.
         """
         self.check()
         return {
