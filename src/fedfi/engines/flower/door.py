@@ -46,7 +46,9 @@ def bounded(limit: int) -> Iterator[None]:
     Raises:
         PacketError: Out of the call that takes the message.
     """
-    array, message = Array.__dict__["inflate"], Message.__dict__["inflate"]
+    arrays: Any = Array
+    messages: Any = Message
+    array, message = arrays.__dict__["inflate"], messages.__dict__["inflate"]
     total = 0
 
     def inflate_array(cls: Any, object_content: bytes, children: Mapping[str, Any] | None = None) -> Any:
@@ -61,11 +63,11 @@ def bounded(limit: int) -> Iterator[None]:
         total = 0  # the next array is of the next message
         return message.__func__(cls, object_content, children)
 
-    Array.inflate, Message.inflate = classmethod(inflate_array), classmethod(inflate_message)
+    arrays.inflate, messages.inflate = classmethod(inflate_array), classmethod(inflate_message)
     try:
         yield
     finally:
-        Array.inflate, Message.inflate = array, message
+        arrays.inflate, messages.inflate = array, message
 
 
 def _size(content: bytes, chunks: Mapping[str, Any]) -> int:

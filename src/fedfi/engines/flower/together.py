@@ -51,7 +51,9 @@ def outcomes_of(
     return {reply.client: _outcome(reply, table, stored[reply.client]) for reply in replies}
 
 
-def _outcome(reply: Reply, table: MemoryTable, before: Tree) -> Outcome:
+def _outcome(reply: Reply | Failure, table: MemoryTable, before: Tree) -> Outcome:
+    if isinstance(reply, Failure):
+        return Outcome(reply)
     now = table.row(reply.client)
     changed = {n: t for n, t in now.items() if n not in before or not torch.equal(before[n], t)}
     return Outcome(reply, changed, frozenset(before.keys() - now.keys()))
