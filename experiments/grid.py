@@ -14,9 +14,10 @@ settings, are kept, so that an interrupted grid goes on where it was; each is a 
 Tuning takes a method's rate by the accuracy of its global model on the server's validation examples after
 `tuning_rounds` of the first seed, for each value of the first axis, at the first value of the others. A method may have
 `rates` of its own, and other keys to choose from besides, `tune = { "algorithm.interval" = [5, 20] }`, of which every
-combination is tried; where there is one only, it is not tried; and `tuning_rounds` of its own. `metric` names another number of the validation, and
-`shown` what the table has. Where `[evaluate] best` chooses a run's best round, that round counts, in tuning, too. A
-method that is too slow for some values of an axis, or for all seeds, says so: `skip = { AXIS = ["VALUE"] }`, `seeds`.
+combination is tried; where there is one only, it is not tried; and `tuning_rounds` of its own. `metric` names another
+number of the validation, and `shown` what the table has. Where `[evaluate] best` chooses a run's best round, that round
+counts, in tuning, too. A method that is too slow for some values of an axis, or for all seeds, says so:
+`skip = { AXIS = ["VALUE"] }`, `seeds`. With `--minutes`, the first seed is run, and others while there is time left.
 """
 
 from __future__ import annotations
