@@ -23,6 +23,7 @@ Tuning takes a method's rate by the accuracy of its global model on the server's
 combination is tried; where there is one only, it is not tried; and `tuning_rounds` of its own. `metric` names another
 number of the validation. Where `[evaluate] best` chooses a run's best round, that round counts, in tuning, too. A
 method that is too slow for some values of an axis, or for all seeds, says so: `skip = { AXIS = ["VALUE"] }`, `seeds`.
+With `--minutes`, the first seed is run, and others while there is time left.
 """
 
 from __future__ import annotations
