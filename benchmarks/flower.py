@@ -149,9 +149,8 @@ class _Federation:
                 looked = time.monotonic()
                 seen = looked if self._named(PROCESSES["server"]) else seen
                 if looked - seen > GONE:
-                    raise RuntimeError(
-                        f"{name} ended without a result: {self._there.log('superlink').read_text()[-2000:]}"
-                    )
+                    log = self._there.log("superlink").read_text()[-2000:]
+                    raise RuntimeError(f"{name} ended without a result: {log}")
             for what, program in PROCESSES.items() if watch else ():
                 peaks[what] = max([peaks[what], *map(_peak, self._named(program))])
             time.sleep(0.02 if watch else 0.2)
