@@ -34,6 +34,8 @@ APPS = {"flower": "bare_flower", "fedfi": "fedfi_on_flower"}
 PROCESSES = {"server": "flwr-serverapp", "client": "flwr-clientapp"}
 TIME_LIMIT = 1800.0
 """Seconds after which an app is given up."""
+GONE = 120.0
+"""Seconds without a server app after which it has failed; starting one takes a few."""
 
 _PROJECT = """
 [project]
@@ -68,7 +70,7 @@ def run(quick: bool = False) -> Report:
     if importlib.util.find_spec("flwr") is None:
         figures = [Figure(n, what, None, u, at_most=t, reason="needs Flower") for n, (what, u, t) in whats.items()]
         return Report(figures, {})
-    nodes, parameters, rounds, turns = (2, 25_000, 3, 1) if quick else (4, 11_000_000, 6, 3)
+    nodes, parameters, rounds, turns = (2, 25_000, 2, 1) if quick else (4, 11_000_000, 6, 3)
     large = 2_000_000 if quick else 125_000_000
     found: dict[str, list[float]] = {name: [] for name in APPS}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -139,10 +141,16 @@ class _Federation:
         if done.returncode:
             raise RuntimeError(f"{name} cannot be run: {done.stdout}{done.stderr}")
         peaks: dict[str, int] = dict.fromkeys(PROCESSES, 0)
-        started = time.monotonic()
+        started = seen = looked = time.monotonic()
         while not (lines := _lines(notes)) or "done" not in lines[-1]:
             if time.monotonic() - started > TIME_LIMIT:
                 raise RuntimeError(f"{name} did not end in {TIME_LIMIT:.0f} s; see {self._there.log('superlink')}")
+            if time.monotonic() - looked > 5:
+                looked = time.monotonic()
+                seen = looked if self._named(PROCESSES["server"]) else seen
+                if looked - seen > GONE:
+                    log = self._there.log("superlink").read_text()[-2000:]
+                    raise RuntimeError(f"{name} ended without a result: {log}")
             for what, program in PROCESSES.items() if watch else ():
                 peaks[what] = max([peaks[what], *map(_peak, self._named(program))])
             time.sleep(0.02 if watch else 0.2)
