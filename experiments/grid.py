@@ -152,7 +152,8 @@ class Grid:
                 own = changes.pop("scale", {}).get(self.named, {})
                 tables = merged(merged(tables, changes), own)
         changes = {k: v for k, v in self.methods[cell.method].items() if k not in OWN}
-        tables["algorithm"] = choose(tables.get("algorithm", {}), changes["algorithm"]["name"])
+        before = tables.get("algorithm", {})
+        tables["algorithm"] = choose(before, changes.get("algorithm", {}).get("name", before.get("name")))
         tables = merged(tables, changes)
         tables = merged(tables, {"seed": cell.seed})
         for key, value in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
