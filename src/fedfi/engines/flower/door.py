@@ -32,6 +32,8 @@ __all__ = [
     "bounded",
 ]
 
+_JOINS = "inflate"  # the method of Flower's types that puts one together out of its parts
+
 
 @contextmanager
 def bounded(limit: int) -> Iterator[None]:
@@ -46,9 +48,7 @@ def bounded(limit: int) -> Iterator[None]:
     Raises:
         PacketError: Out of the call that takes the message.
     """
-    arrays: Any = Array
-    messages: Any = Message
-    array, message = arrays.__dict__["inflate"], messages.__dict__["inflate"]
+    array, message = vars(Array)[_JOINS], vars(Message)[_JOINS]
     total = 0
 
     def inflate_array(cls: Any, object_content: bytes, children: Mapping[str, Any] | None = None) -> Any:
@@ -63,11 +63,13 @@ def bounded(limit: int) -> Iterator[None]:
         total = 0  # the next array is of the next message
         return message.__func__(cls, object_content, children)
 
-    arrays.inflate, messages.inflate = classmethod(inflate_array), classmethod(inflate_message)
+    setattr(Array, _JOINS, classmethod(inflate_array))
+    setattr(Message, _JOINS, classmethod(inflate_message))
     try:
         yield
     finally:
-        arrays.inflate, messages.inflate = array, message
+        setattr(Array, _JOINS, array)
+        setattr(Message, _JOINS, message)
 
 
 def _size(content: bytes, chunks: Mapping[str, Any]) -> int:
