@@ -127,7 +127,7 @@ def _results(runs: Sequence[RunRecord]) -> str:
         failures = len(run.of_kind("failure"))
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
         up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
-        rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f} s"])
+        rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f}\N{NO-BREAK SPACE}s"])
     return _table(heads, rows)
 
 
