@@ -313,7 +313,7 @@ def test_names_that_are_not_near_are_not_suggested(file: Path, fedfi) -> None:
     for arguments, near in (
         (("show", "dirichle"), "'dirichlet'"),
         (("run", "bm.toml", "--set", "algorithm.name=fedav"), "'fedavg'"),
-        (("run", "bm.toml", "--set", "data.name=movielens"), "fedfi list datasets"),
+        (("run", "bm.toml", "--set", "data.name=movielens"), "ml_100k"),
     ):
         err = fedfi(*arguments)[2]
         assert near in err
