@@ -80,7 +80,7 @@ def numbers(line: Mapping[str, Any]) -> str:
     if "train/loss" in line:
         parts.append(f"train loss {short(line['train/loss'], 3)}")
     if "global/accuracy" in line:
-        parts.append(f"accuracy {line['global/accuracy']:.1%}")
+        parts.append(f"accuracy {line['global/accuracy']:.2%}")
     if "ranking/hr@10" in line:
         parts.append(f"HR@10 {line['ranking/hr@10']:.3f}")
     return str(line.get("text", "")) or "  ".join(parts)

@@ -11,6 +11,7 @@ import pytest
 
 from fedfi.errors import InputError
 from fedfi.report.live import HOST, serve
+from fedfi.report.reading import rounds_of
 
 pytest.importorskip("plotly")
 
@@ -52,7 +53,7 @@ def test_the_page_follows_a_run(tmp_path: Path) -> None:
         marks = [get(port, "/mark")[1]]
         for rounds in (1, 2):
             begin(tmp_path / "run", rounds)
-            assert f"after {rounds} round" in get(port, "/")[1]
+            assert f"after {rounds_of(rounds)}" in get(port, "/")[1]
             marks.append(get(port, "/mark")[1])
         assert len(set(marks)) == 3
         assert get(port, "/mark")[1] == marks[-1]

@@ -129,7 +129,7 @@ def print_table(results: Path) -> None:
     summaries = [method["summary"] for method in methods.values()]
     keys = [k for k in _SHORT if any(k in s for s in summaries)]
     if not any(s.get("failures", {}).get("mean") for s in summaries):
-        keys.remove("failures")
+        keys = [k for k in keys if k != "failures"]
     columns = [["method", *methods]]
     columns += [[_SHORT[k], *(_cell(k, s.get(k), brief=True) for s in summaries)] for k in keys]
     width = Console().width

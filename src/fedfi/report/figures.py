@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from fedfi.report.reading import RunRecord
+from fedfi.report.reading import RunRecord, unit_for
 
 Figure = dict[str, Any]
 
@@ -31,17 +31,21 @@ def curve(runs: Sequence[RunRecord], key: str, title: str) -> Figure | None:
 
 
 def by_traffic(runs: Sequence[RunRecord], key: str, title: str) -> Figure | None:
-    """A number over the megabytes sent so far, both ways."""
+    """A number over the bytes sent so far, both ways."""
+    scale, unit = unit_for(max((run.total("bytes/up") + run.total("bytes/down") for run in runs), default=0))
     traces = []
     colours = colours_of(runs)
     named: set[str] = set()
     for run in runs:
         sent = accumulate(line.get("bytes/up", 0) + line.get("bytes/down", 0) for line in run.metrics)
-        points = [(b / 1e6, line[key]) for b, line in zip(sent, run.metrics, strict=True) if key in line]
+        points = [(b / scale, line[key]) for b, line in zip(sent, run.metrics, strict=True) if key in line]
         if points:
             traces.append(_line(points, run.label, colours[run.label], legend=run.label not in named))
             named.add(run.label)
-    return _figure(traces, title, "MB sent, up and down", percent="accuracy" in key, legend=len(named) > 1)
+    figure = _figure(traces, title, f"{unit} sent, up and down", percent="accuracy" in key, legend=len(named) > 1)
+    if figure:
+        figure["layout"]["xaxis"]["rangemode"] = "tozero"
+    return figure
 
 
 def family(run: RunRecord, pattern: str, title: str, *, percent: bool = False, log: bool = False) -> Figure | None:
@@ -60,18 +64,19 @@ def family(run: RunRecord, pattern: str, title: str, *, percent: bool = False, l
 def traffic(run: RunRecord) -> Figure | None:
     """Bytes of each round, up and down."""
     names = (("bytes/up", "up, from clients"), ("bytes/down", "down, to clients"))
+    scale, unit = unit_for(max((m.get("bytes/up", 0) + m.get("bytes/down", 0) for m in run.metrics), default=0))
     traces = [
         {
             "type": "bar",
             "name": name,
             "x": [m["round"] for m in run.metrics if key in m],
-            "y": [m[key] / 1e6 for m in run.metrics if key in m],
+            "y": [m[key] / scale for m in run.metrics if key in m],
             "marker": {"color": COLOURS[i]},
-            "hovertemplate": "round %{x}: %{y:.3f} MB<extra>%{fullData.name}</extra>",
+            "hovertemplate": f"round %{{x}}: %{{y:.3f}} {unit}<extra>%{{fullData.name}}</extra>",
         }
         for i, (key, name) in enumerate(names)
     ]
-    figure = _figure([t for t in traces if t["x"]], "MB a round", "round", legend=True)
+    figure = _figure([t for t in traces if t["x"]], f"{unit} a round", "round", legend=True)
     return figure and {**figure, "layout": {**figure["layout"], "barmode": "stack"}}
 
 

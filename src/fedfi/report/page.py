@@ -128,7 +128,7 @@ def _results(runs: Sequence[RunRecord]) -> str:
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
         rounds += f" (best: {run.result['round']})" if run.chosen_by and run.result else ""
         up, down = size(run.total("bytes/up")), size(run.total("bytes/down"))
-        rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f} s"])
+        rows.append([name, rounds, *values, up, down, str(failures), f"{run.total('seconds'):.1f}\N{NO-BREAK SPACE}s"])
     return _table(heads, rows)
 
 

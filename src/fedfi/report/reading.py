@@ -155,11 +155,18 @@ def rounds_of(count: int) -> str:
 
 def size(count: float) -> str:
     """A number of bytes with its unit (1 kB = 1000 B)."""
+    scale, unit = unit_for(count)
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count / scale:.1f} {unit}"
+
+
+def unit_for(most: float) -> tuple[float, str]:
+    """The unit in which so many bytes are read best, and its bytes."""
+    scale = 1.0
     for unit in _UNITS[:-1]:
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} {_UNITS[-1]}"
+        if most < 1000 * scale:
+            return scale, unit
+        scale *= 1000
+    return scale, _UNITS[-1]
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
