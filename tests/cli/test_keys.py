@@ -31,7 +31,7 @@ def test_new_show_rotate_wrap(tmp_path, capsys):
         (["new"], "--clients"),
         (["new", "--clients", "a,b"], "at least 3"),
         (["show"], "fedfi keys new"),
-        (["new", "--clients", "a,b,c", "--parameters", "bfv-2048"], "did you mean 'bfv-4096'"),
+        (["new", "--clients", "a,b,c", "--parameters", "bfv-2048"], "choose from bfv-4096"),
     ],
 )
 def test_wrong_use_is_one_line(arguments, said, tmp_path, capsys):
