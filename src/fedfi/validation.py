@@ -189,10 +189,7 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     key = dotted([*path, *location])
     container, field = _field(root, location)
     if kind in _UNKNOWN:
-        valid = sorted(fields_of(container))
-        near = [n for n in (_OTHER_NAMES.get(str(location[-1])),) if n in valid]
-        near = near or difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
-        return f"{key}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}")
+        return f"{key}: unknown key; {nearest_key(str(location[-1]), sorted(fields_of(container)))}"
     if kind in _MISSING:
         return f"{key}: is missing"
     if kind == "unexpected_positional_argument":
@@ -226,6 +223,13 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
             near = round(near)
         return f"{must} {expected}" + ("" if near is None else f" (nearest valid: {near})")
     return message.removeprefix("Input should be ").rstrip(".")
+
+
+def nearest_key(given: str, valid: Sequence[str]) -> str:
+    """What to write instead of an unknown key: the nearest one, or all where none is near."""
+    near = [n for n in (_OTHER_NAMES.get(given),) if n in valid]
+    near = near or difflib.get_close_matches(given, valid, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
 
 
 def _nearest(value: Any, choices: Sequence[Any]) -> Any:
