@@ -70,6 +70,11 @@ class Checked(ABCMeta):
         missing = sorted(getattr(cls, "__abstractmethods__", ()))
         if missing:
             raise InputError(f"class {cls.__name__} is abstract: it lacks {', '.join(missing)}")
+        if (presets := getattr(cls, "presets", None)) and "preset" in options and "preset" not in fields_of(cls):
+            near = _nearest(options["preset"], list(presets))
+            raise InputError(
+                f"{cls.__name__}: preset = {options['preset']!r}: is no option; write {cls.__name__}.preset({near!r})"
+            )
         try:
             return super().__call__(*args, **options)  # type: ignore[misc, no-any-return]
         except ValidationError as error:

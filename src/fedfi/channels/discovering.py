@@ -40,6 +40,8 @@ def discover(module: nn.Module, example: Example) -> Wiring:
     Raises:
         InputError: If the module cannot be traced, or the example is none.
     """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"discover: module is a {type(module).__name__}, expected a torch.nn.Module")
     for name, tensor in module.named_parameters():
         if is_lazy(tensor):
             raise InputError(f"{name!r} of {type(module).__name__} has no shape yet; run the module once before")

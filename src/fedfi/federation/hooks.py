@@ -173,5 +173,3 @@ def _naming(method: Algorithm[Any], hook: str) -> Iterator[None]:
         if not where or out_of_memory(error):
             raise
         raise RunError(f"{_name(method, hook)} failed: {first_line(error)}{where}") from error
-
-
