@@ -9,13 +9,11 @@ from pydantic import TypeAdapter
 
 from fedfi import registry
 from fedfi.errors import InputError, unknown
-from fedfi.federation.algorithm import Algorithm
+from fedfi.federation.algorithm import SIZES, Algorithm, with_preset
 from fedfi.importing import call
 from fedfi.validation import fields_of, shown, validate
 
 Tables = Mapping[str, Any]
-SIZES = ("participation", "clients_per_round")
-"""Who takes part: of the method or of whatever wraps it, and said once."""
 
 
 def choose(table: Tables, name: str) -> dict[str, Any]:
@@ -50,8 +48,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
         if preset not in kind.presets:
             reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
             raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
-        theirs = kind.presets[preset]
-        keys = {k: v for k, v in theirs.items() if k not in SIZES or not keys.keys() & set(SIZES)} | keys
+        keys = with_preset(kind.presets[preset], keys)
     if all(key in keys for key in SIZES):
         given = ", ".join(f"{key} = {shown(keys[key])}" for key in SIZES)
         raise InputError(f"{source}: algorithm: give {' or '.join(SIZES)}, not both (got {given})")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from fedfi.composing import SIZES, Tables, method_of, table_of
+from fedfi.composing import Tables, method_of, table_of
 from fedfi.data import Dataset, FederatedData, available, federate, load
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
@@ -26,7 +26,7 @@ from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
 from fedfi.errors import InputError, OutputError, SettingError, first_line, nearest, out_of_memory, unknown
-from fedfi.federation.algorithm import Algorithm
+from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any
 from fedfi.errors import InputError, first_line, out_of_memory, unknown
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NOT_OWN = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
+"""Where fedfi lies, and Python's own modules."""
 _PLACES: ContextVar[tuple[str, ...]] = ContextVar("_PLACES", default=())
 
 
@@ -95,8 +98,28 @@ def call(function: Callable[..., Any], what: str, *arguments: Any, **options: An
 
 
 def _told(error: Exception) -> str:
-    """An error in one line, with the last line of code that led to it."""
+    """An error in one line, with the user's line of code that led to it, or else the last one of all."""
     if isinstance(error, SyntaxError):  # says itself where
         return first_line(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    return f"{first_line(error)} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    last = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return first_line(error) + (place(error) or last)
+
+
+def place(error: BaseException) -> str:
+    """Where a user's own code led to an error, `` (mine.py, line 23)``; empty where it had no part in it.
+
+    A user's code is what belongs neither to fedfi nor to Python nor to an installed package.
+    """
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if _is_own(frame.filename):
+            found = f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return found
+
+
+def _is_own(file: str) -> bool:
+    if file.startswith("<frozen"):
+        return False
+    path = Path(file)
+    return not ({"site-packages", "dist-packages"} & set(path.parts) or any(map(path.is_relative_to, _NOT_OWN)))

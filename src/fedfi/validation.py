@@ -70,6 +70,11 @@ class Checked(ABCMeta):
         missing = sorted(getattr(cls, "__abstractmethods__", ()))
         if missing:
             raise InputError(f"class {cls.__name__} is abstract: it lacks {', '.join(missing)}")
+        if (presets := getattr(cls, "presets", None)) and "preset" in options and "preset" not in fields_of(cls):
+            near = _nearest(options["preset"], list(presets))
+            raise InputError(
+                f"{cls.__name__}: preset = {options['preset']!r}: is no option; write {cls.__name__}.preset({near!r})"
+            )
         try:
             return super().__call__(*args, **options)  # type: ignore[misc, no-any-return]
         except ValidationError as error:
@@ -202,10 +207,7 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
     key = dotted([*path, *location])
     container, field = _field(root, location)
     if kind in _UNKNOWN:
-        valid = sorted(fields_of(container))
-        near = [n for n in (_OTHER_NAMES.get(str(location[-1])),) if n in valid]
-        near = near or nearest(location[-1], valid)
-        return f"{key}: unknown key; " + (f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}")
+        return f"{key}: unknown key; {nearest_key(str(location[-1]), sorted(fields_of(container)))}"
     if kind in _MISSING:
         return f"{key}: is missing"
     if kind == "unexpected_positional_argument":
@@ -241,6 +243,13 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
             return f"{must} {expected}, such as {as_toml(field.examples[0])}"
         return f"{must} {expected}" + ("" if near is None else f" (nearest valid: {near})")
     return message.removeprefix("Input should be ").rstrip(".")
+
+
+def nearest_key(given: str, valid: Sequence[str]) -> str:
+    """What to write instead of an unknown key: the nearest one, or all where none is near."""
+    near = [n for n in valid if n == _OTHER_NAMES.get(given)]
+    near = near or nearest(given, valid)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
 
 
 def _nearest(value: Any, choices: Sequence[Any]) -> Any:

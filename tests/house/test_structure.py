@@ -23,7 +23,8 @@ LEVELS = [
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
     {"numerics"},
-    {"validation", "importing"},
+    {"arguments", "importing"},
+    {"validation"},
     {"errors", "orphans"},
 ]
 FAMILIES = LEVELS[5]

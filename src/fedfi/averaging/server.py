@@ -11,6 +11,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 
+from fedfi.arguments import described
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import Algorithm, ClientId, Metrics, Reply, method
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_model
@@ -64,6 +66,11 @@ class Averaging(Algorithm[AveragingState]):
         bench.load(packet.tensors)
         start = bench.vector.detach().clone()
         trained = self.train(client)
+        if not isinstance(trained, Trained):
+            raise InputError(
+                f"{type(self).__name__}.train must return a fedfi.Trained, as train_locally(client) does,"
+                f" got {described(trained)}"
+            )
         update = bench.layout.split(start - bench.vector.detach())
         buffers = {n: t.clone() for n, t in bench.buffers().items()}
         return Packet(update | buffers, {"loss": trained.loss, "examples": trained.examples})

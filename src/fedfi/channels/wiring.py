@@ -63,6 +63,14 @@ class Wiring:
             self, "_shrinker", Shrinker(self.groups, self.extents, self.grouped, self.shapes, self.example, {})
         )
 
+    def __repr__(self) -> str:
+        """What there is of each, in one line; the groups themselves are in `groups`."""
+        units = sum(group.units for group in self.groups)
+        return (
+            f"Wiring({len(self.groups)} groups of {units} units, {len(self.frozen)} frozen,"
+            f" {len(self.shapes)} parameters and buffers)"
+        )
+
     def __hash__(self) -> int:
         return hash(self.key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
     given = [a for a in given if a != "--debug"]
+    logging.getLogger("fedfi").setLevel(logging.ERROR if {"-q", "--quiet"} & set(given) else logging.WARNING)
     from fedfi.cli.app import app
 
     try:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedfi.arguments import Named, expect
 from fedfi.data.augment import TRANSFORMS, random_crop, random_flip
 from fedfi.errors import InputError, unknown
 from fedfi.models.shapes import InputSpec
@@ -26,7 +27,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(metaclass=Named):
     """A table of examples with targets; nothing is normalised in place.
 
     Attributes:
@@ -101,7 +102,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Examples(metaclass=Named):
     """Some examples of a data set, by index; the values stay where they are.
 
     Attributes:
@@ -113,6 +114,8 @@ class Examples:
     indices: Tensor
 
     def __post_init__(self) -> None:
+        expect("Examples: dataset", self.dataset, Dataset, "a fedfi.Dataset, such as the first that fedfi.load gives")
+        expect("Examples: indices", self.indices, Tensor, "an int64 tensor [m], such as torch.tensor([0, 1])")
         if self.indices.dtype != torch.int64 or self.indices.ndim != 1:
             raise InputError(
                 f"indices of {self.dataset.name!r} must be int64 [m], got {self.indices.dtype} "
@@ -183,6 +186,9 @@ class Examples:
 def _check(data: Dataset) -> None:
     """Refuses a data set whose parts do not fit together."""
     inputs, targets, spec, name = data.inputs, data.targets, data.spec, data.name
+    for part in ("inputs", "targets"):
+        expect(f"data {name!r}: {part}", getattr(data, part), Tensor, "a tensor; fedfi.load((x, y)) takes arrays")
+    expect(f"data {name!r}: spec", spec, InputSpec, "a fedfi.InputSpec(kind, shape, classes)")
     if spec.kind not in _DTYPES:
         raise InputError(f"data {name!r}: " + unknown("kind of input", spec.kind, _DTYPES))
     dtypes = _DTYPES[spec.kind]
@@ -193,10 +199,12 @@ def _check(data: Dataset) -> None:
         )
     if tuple(inputs.shape[1:]) != spec.shape:
         raise InputError(f"data {name!r}: an input is {tuple(inputs.shape[1:])}, its spec says {spec.shape}")
-    if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
+    if targets.dtype != torch.int64 or targets.ndim != 1:
         raise InputError(
             f"data {name!r}: targets must be int64 [{len(inputs)}], got {targets.dtype} {list(targets.shape)}"
         )
+    if len(targets) != len(inputs):
+        raise InputError(f"data {name!r}: {len(inputs)} inputs, but {len(targets)} targets; expected one an input")
     if inputs.requires_grad:
         raise InputError(f"data {name!r}: inputs require gradients; give inputs.detach()")
     if 0 in spec.shape:

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedfi.data.dataset import Examples
+from fedfi.arguments import Named, expect
+from fedfi.data.dataset import Dataset, Examples
 from fedfi.errors import InputError
 from fedfi.models.shapes import InputSpec
 
 
 @dataclass(frozen=True, eq=False)
-class ClientData:
+class ClientData(metaclass=Named):
     """What one client holds.
 
     Attributes:
@@ -28,9 +29,13 @@ class ClientData:
     train: Examples
     test: Examples
 
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            _check_examples(f"ClientData: {name}", getattr(self, name))
+
 
 @dataclass(frozen=True, eq=False)
-class FederatedData:
+class FederatedData(metaclass=Named):
     """All examples of a federation.
 
     Attributes:
@@ -55,6 +60,17 @@ class FederatedData:
 
     kind: ClassVar[str] = "examples"
 
+    def __post_init__(self) -> None:
+        such = "clients' data by name, such as {'a': fedfi.ClientData(train, test)}"
+        expect("FederatedData: clients", self.clients, Mapping, such)
+        for client, data in self.clients.items():
+            expect("FederatedData: the name of a client", client, str, "a text")
+            expect(f"FederatedData: client {client!r}", data, ClientData, "a fedfi.ClientData(train, test)")
+        _check_examples("FederatedData: test", self.test)
+        if self.validation is not None:
+            _check_examples("FederatedData: validation", self.validation)
+        expect("FederatedData: spec", self.spec, InputSpec, "a fedfi.InputSpec, such as the spec of a data set")
+
     def __repr__(self) -> str:
         held = 0 if self.validation is None else len(self.validation)
         train = sum(len(client.train) for client in self.clients.values())
@@ -64,11 +80,13 @@ class FederatedData:
         )
 
     def check(self) -> None:
-        """Checks that no example is in two of train, validation and test.
+        """Checks that there are clients, and that no example is in two of train, validation and test.
 
         Raises:
-            InputError: If one is, naming both places and how many.
+            InputError: If there are none, or an example is, naming both places and how many.
         """
+        if not self.clients:
+            raise InputError(f"{self.name!r} has no clients, expected at least one fedfi.ClientData by name")
         train = [(f"train of client {client!r}", data.train) for client, data in self.clients.items()]
         if self.validation is not None:
             train.append(("validation", self.validation))
@@ -129,6 +147,11 @@ def check_disjoint(parts: Iterable[tuple[str, Examples]] | Mapping[str, Examples
         if twice:
             raise InputError(f"{name} of {part.dataset.name!r} holds {twice} examples twice")
         owner[part.indices] = number
+
+
+def _check_examples(what: str, value: object) -> None:
+    such = "give its .examples()" if isinstance(value, Dataset) else "such as data.examples(indices) of a data set"
+    expect(what, value, Examples, f"fedfi.Examples; {such}")
 
 
 def _record(part: Examples) -> dict[str, Any]:

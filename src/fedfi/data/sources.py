@@ -7,6 +7,7 @@ A named data set is embedded in scikit-learn, or looked for in the folder that t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedfi.data import arrays, files, hub, tables
+from fedfi.arguments import described, named
+from fedfi.data import arrays, files, hub, objects, tables
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
 from fedfi.errors import InputError, unknown
@@ -38,8 +40,9 @@ class _Source:
     images: bool = True
 
 
+@named
 def load(
-    name: str | Path | Mapping[str, Any] | Dataset | tuple[Any, Any],
+    name: str | Path | Mapping[str, Any] | Dataset | tuple[Any, Any] | list[Any] | Any,
     *,
     label: str | None = None,
     group: str | None = None,
@@ -60,8 +63,10 @@ def load(
     Args:
         name: A name of `available`; ``"medmnist:pathmnist"`` and the like; a path (csv, tsv, parquet, npz, a
             folder of tables or of pictures); ``"package.module:function"`` that returns what follows; a
-            mapping of arrays (`fedfi.data.arrays.from_arrays`); arrays or tensors ``(x, y)``, or
-            ``((x, y), (test_x, test_y))``; one data set, or two, the second perhaps None.
+            mapping of arrays (`fedfi.data.arrays.from_arrays`); arrays, tensors or lists ``(x, y)``, or
+            ``((x, y), (test_x, test_y))``; a data frame; a data set of torch whose examples are pairs
+            ``(x, y)``, which is read once, transforms and all; a `Dataset`; or two of one of the last three, the
+            second for the test, perhaps None.
         label: Column of the labels.
         group: Column of natural ids, for the partition ``natural``.
         columns: Columns to learn from; default all that are left.
@@ -114,11 +119,10 @@ def accepted(name: str) -> tuple[str, ...]:
 
 
 def _read(name: Any, options: Options) -> Pair:
-    if isinstance(name, Dataset | tuple | Mapping):
-        _accept(options, "given data", ())
-        return _given(name, "load", "arrays")
+    if objects.takes(name):
+        return objects.given(name, "load", "arrays", options, functools.partial(_accept, options, "given data"))
     if not isinstance(name, str | Path):
-        raise InputError(f"a data set is a name, a path, arrays or data sets, got {type(name).__name__}")
+        raise InputError(f"a data set is a name, a path, {objects.FORMS}; got {described(name)}")
     key = str(name)
     if key in _SOURCES:
         source = _SOURCES[key]
@@ -131,8 +135,7 @@ def _read(name: Any, options: Options) -> Pair:
     if path.exists():
         return files.read_path(path, path.stem, options)
     if _FUNCTION.fullmatch(key):
-        _accept(options, f"function {key!r}", ())
-        return _call(key)
+        return _call(key, options)
     if isinstance(name, Path) or len(path.parts) > 1 or path.suffix:
         raise InputError(f"no data at {key}")
     from fedfi.data.recommendation import available as ratings  # which are no examples, yet named in the same place
@@ -151,40 +154,10 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
             raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
 
 
-def _given(value: Any, where: str, name: str) -> Pair:
-    """Data sets of what a user gives, or a user's function returns."""
-    if isinstance(value, Dataset):
-        return value, None
-    if isinstance(value, Mapping):
-        return arrays.from_arrays(value, name)
-    if isinstance(value, tuple | list) and len(value) == 2:
-        first, second = value
-        if isinstance(first, Dataset) and (second is None or isinstance(second, Dataset)):
-            return first, second
-        if _is_pair(first) and (second is None or _is_pair(second)):
-            test = {} if second is None else {"test_x": second[0], "test_y": second[1]}
-            return arrays.from_arrays({"x": first[0], "y": first[1], **test}, name)
-        if _is_array(first) and _is_array(second):
-            return arrays.from_arrays({"x": first, "y": second}, name)
-    kinds = ", ".join(type(v).__name__ for v in value) if isinstance(value, tuple | list) else ""
-    got = f"{type(value).__name__}" + (f" of {kinds}" if len(kinds) < 80 and kinds else "")
-    raise InputError(
-        f"{where}: expected arrays (x, y), ((x, y), (test_x, test_y)) or a dictionary of arrays, or a Dataset, and a"
-        f" Dataset or None, got {got}"
-    )
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_array, value))
-
-
-def _call(key: str) -> Pair:
+def _call(key: str, options: Options) -> Pair:
     what = f"function {key!r}"
-    return _given(call(import_callable(key, "function"), what), what, key.rpartition(":")[2])
+    value = call(import_callable(key, "function"), what)
+    return objects.given(value, what, key.rpartition(":")[2], options, functools.partial(_accept, options, what))
 
 
 def _digits(name: str, options: Options) -> Pair:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedfi.arguments import expect, named
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import ClientData, FederatedData
 from fedfi.data.partition import Array, Natural, apportion, assign, check_clients, check_partition, whole
@@ -17,6 +18,7 @@ from fedfi.errors import InputError, SettingError, unknown
 from fedfi.validation import shown
 
 
+@named
 def federate(
     train: Dataset,
     test: Dataset | None = None,
@@ -57,6 +59,8 @@ def federate(
     """
     if isinstance(train, tuple):
         raise InputError("train is a tuple, expected a Dataset; unpack what load gives: federate(*load(...), ...)")
+    expect("federate: train", train, Dataset, "a fedfi.Dataset, such as the first that fedfi.load gives")
+    expect("federate: test", test, (Dataset, type(None)), "a fedfi.Dataset, or None")
     partition = {"by": "iid"} if partition is None else partition
     kind = check_partition(partition)
     check_clients(kind, clients)

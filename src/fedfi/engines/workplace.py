@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedfi.data.federated import ClientData
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, RunError, first_line
 from fedfi.federation.algorithm import (
     Algorithm,
     DeploysNetwork,
@@ -25,10 +25,12 @@ from fedfi.federation.algorithm import (
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, sums, take_statistics
+from fedfi.federation.hooks import check_metrics, check_packet
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.importing import place
 
 
 @dataclass(frozen=True)
@@ -82,19 +84,20 @@ class Workplace:
                 client = self.client(job)
                 packet = self._work(job, client)
         except Exception as error:
-            line = f"{type(error).__name__}: {error}".splitlines()[0]
-            return Outcome(Failure(job.client, job.work, line, traceback.format_exc()))
+            return Outcome(Failure(job.client, job.work, first_line(error) + place(error), traceback.format_exc()))
         reply = Reply(job.client, packet, time.perf_counter() - started)
         return Outcome(reply, client.memory.changed, frozenset(client.memory.removed))
 
     def _work(self, job: Job, client: Client) -> Packet:
+        method = self.algorithm
         if job.work == "client_update":
-            return self.algorithm.client_update(job.packet, client).cpu()
-        if job.work == "client_negotiate" and isinstance(self.algorithm, Negotiates):
-            return self.algorithm.client_negotiate(job.packet, client).cpu()
-        if not isinstance(self.algorithm, EvaluatesClients):
-            raise InputError(f"{type(self.algorithm).__name__} does not evaluate on clients")
-        return Packet(scalars=self.algorithm.client_evaluate(job.packet, client))
+            return check_packet(method, job.work, method.client_update(job.packet, client)).cpu()
+        if job.work == "client_negotiate" and isinstance(method, Negotiates):
+            return check_packet(method, job.work, method.client_negotiate(job.packet, client)).cpu()
+        if not isinstance(method, EvaluatesClients):
+            raise InputError(f"{type(method).__name__} does not evaluate on clients")
+        metrics = method.client_evaluate(job.packet, client)
+        return Packet(scalars=check_metrics(method, job.work, metrics, "numbers by name"))
 
     def judge(self, what: Judged, packet: Packet, split: Split, start: int, stop: int) -> dict[str, float]:
         """Sums of the evaluation of a model over a piece of the server's examples."""
@@ -106,7 +109,7 @@ class Workplace:
                     take_statistics(self.task, module, own)
                 return sums(self.task, module, examples, start, stop)
         except Exception as error:
-            raise RunError(f"evaluation failed: {type(error).__name__}: {error}") from error
+            raise RunError(f"evaluation failed: {first_line(error)}{place(error)}") from error
 
     def _loaded(self, what: Judged, packet: Packet) -> Workbench:
         self.benches.reset()

@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, dataclass_transform, runtime_checkable
 
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.errors import InputError, unknown
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Layout, Packet, Tree
@@ -30,6 +31,8 @@ ClientId = str
 Metrics = dict[str, float | str]
 """Named results of a round. Numbers become columns of `metrics.jsonl`; a string is a note for `events.jsonl`."""
 
+SIZES = ("participation", "clients_per_round")
+"""Options that say who takes part, of a method or of whatever wraps it; one of them is given."""
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 State = TypeVar("State")
 M = TypeVar("M")
@@ -43,6 +46,11 @@ def method(kind: type[M]) -> type[M]:
     """
     made: Any = validated(frozen=True, kw_only=True, config=CONFIG)(kind)
     return made  # type: ignore[no-any-return]
+
+
+def with_preset(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset's options and a user's, which go before them: one that says who takes part stands for both ways to."""
+    return {k: v for k, v in preset.items() if k not in SIZES or not options.keys() & set(SIZES)} | dict(options)
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,22 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
 
     central: ClassVar[bool] = True
     """Whether the server holds the trained model; where it does not, judging its model would only mislead."""
+
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> Self:
+        """The method in one of its presets, such as ``FedFIbOS.preset("as-published", participation=0.5)``.
+
+        Args:
+            name: A key of `presets`.
+            options: Further options; they go before those of the preset.
+
+        Raises:
+            InputError: If there is no such preset, or an option is wrong.
+        """
+        if name not in cls.presets:
+            no = f"it has no presets (got {name!r})"
+            raise InputError(f"{cls.__name__}: {unknown('preset', name, cls.presets) if cls.presets else no}")
+        return cls(**with_preset(cls.presets[name], options))
 
     @abstractmethod
     def init(self, task: Task, rng: torch.Generator) -> State:

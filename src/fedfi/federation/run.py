@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from fedfi.arguments import named
 from fedfi.data.ratings import RatingsData
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
-from fedfi.federation import checkpoint
+from fedfi.federation import checkpoint, hooks
 from fedfi.federation.algorithm import (
     Algorithm,
     ClientId,
@@ -30,6 +30,7 @@ from fedfi.federation.algorithm import (
     Reply,
     UpdatesCohorts,
 )
+from fedfi.federation.checking import check_counts, check_data, check_method_and_task, check_rest, notes_on
 from fedfi.federation.divergence import DIVERGENCE, divergence
 from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
@@ -53,6 +54,7 @@ _OF_THE_LOOP = ("evaluate", "checkpoint_every", "min_replies")
 _PLACES = ("data.name", "data.test", "data.tokenizer")
 """Settings that may be paths, which change when a run and its data move to another machine."""
 _LONGEST = 2_000  # characters of the error of a refused reply
+_LOG = logging.getLogger("fedfi")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class _Content:
     config: str = ""
 
 
+@named
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -136,18 +139,14 @@ def run(
         InputError: If an argument is out of range, or `out` is not empty (without `resume`).
         RunError: If a round has fewer than `min_replies` valid replies, or the disk refuses.
     """
-    evaluate = evaluate or Evaluate()
+    evaluate = Evaluate() if evaluate is None else evaluate
     counts = {"rounds": rounds, "min_replies": min_replies, "workers": workers, "checkpoint_every": checkpoint_every}
-    _check_arguments(algorithm, task, seed=seed, **counts)
+    check_method_and_task(algorithm, task)
+    check_counts(seed=seed, **counts)
+    check_rest(out=out, evaluate=evaluate, engine=engine, config=config, observe=observe)
     if resume and out is None:
         raise InputError("resume needs the run directory to resume from (out)")
-    task.data.check()
-    if len(task.data.test) == 0:
-        raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
-    if evaluate.best and task.data.validation is None:
-        raise InputError(
-            f"evaluate.best = {evaluate.best!r}: the server holds no validation examples (data.validation)"
-        )
+    check_data(task, evaluate)
     config = config or {
         "rounds": rounds,
         "seed": seed,
@@ -165,10 +164,11 @@ def run(
                     f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
                 )
             try_out(task)
-            state = algorithm.init(task, keyed_generator(seed, "server", "init"))
+            state = hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = _Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
+            loop.notes = notes_on(algorithm, task, evaluate) if owned else []
             with showing(rounds, quiet=not progress) as show:
                 return loop.run(state, rounds, resume, [show, observe] if observe else [show])
     except OSError as error:
@@ -223,29 +223,6 @@ def last_state(
     if engine:
         engine.restore(content.memory, rounds)
     return rounds, content.state
-
-
-def _check_arguments(algorithm: object, task: object, **numbers: object) -> None:
-    if isinstance(algorithm, Task) and isinstance(task, Algorithm):
-        raise InputError("the first argument is the task and the second the method: swap them, run(method, task, ...)")
-    if not isinstance(algorithm, Algorithm):
-        given = algorithm.__name__ if isinstance(algorithm, type) else f"a {type(algorithm).__name__}"
-        raise InputError(f"algorithm is {given}, expected an instance of a method, such as fedfi.FedAvg()")
-    if not isinstance(task, Task):
-        raise InputError(f"task is a {type(task).__name__}, expected a fedfi.Task")
-    if algorithm.data_kind != task.data.kind:
-        raise InputError(
-            f"{type(algorithm).__name__} learns from {algorithm.data_kind},"
-            f" but the data {task.data.name!r} are {task.data.kind}"
-        )
-    if isinstance(task.model, nn.Module):
-        raise InputError("task.model is a module, expected a function that makes one, such as `lambda: Net()`")
-    for name, value in numbers.items():
-        least = 0 if name == "seed" else 1
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(f"{name} = {value!r}: must be a whole number of at least {least}")
-        if value < least:
-            raise InputError(f"{name} = {value}: must be at least {least} (nearest valid: {least})")
 
 
 def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> RunDirectory:
@@ -316,11 +293,14 @@ class _Loop:
         self.checkpoint_every = checkpoint_every
         self.many = isinstance(algorithm, UpdatesCohorts)  # too many clients for a line of events each
         self.failures: list[Failure] = []
+        self.notes: list[str] = []
         self.best = BestRound(evaluate, directory.checkpoints if directory else None)
         self.config = settings(config)
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
         first, lines = 0, []
+        for note in self.notes:
+            _LOG.warning("warning: %s", note)
         if self.directory:
             attach_all(checkpoint.row_stores(state), self.directory.rows)
             if resume and checkpoint.any_in(self.directory.checkpoints):
@@ -332,6 +312,8 @@ class _Loop:
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
                 self._save(0, state)
+                for note in self.notes:
+                    self._event("warning", text=note)
         done = first
         while done < rounds and not self.best.gives_up(lines):
             round, done = done, done + 1
@@ -350,10 +332,10 @@ class _Loop:
             if done % self.checkpoint_every == 0 or done == rounds or better or self.best.gives_up(lines):
                 content = self._save(done, state)
                 if better:
-                    self.best.keep(done, content, self.algorithm.global_model(state))
+                    self.best.keep(done, content, hooks.deployed(self.algorithm, state))
             for observe in observers:
                 observe(line)
-        model, best = self.best.result(lines, self.algorithm.global_model(state))
+        model, best = self.best.result(lines, hooks.deployed(self.algorithm, state))
         if self.directory:
             path = self.directory.path / "model.safetensors"
             own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
@@ -373,16 +355,14 @@ class _Loop:
     def _exchange(self, work: Work, state: Any, round: int, traffic: dict[str, int]) -> tuple[Any, dict[str, float]]:
         """One way there and back: configure, let clients work, check, fold."""
         method, sent = self.algorithm, dict[ClientId, Packet]()
-        configure, layout, fold = method.configure, method.reply_layout, method.aggregate
-        prefix = ""
+        configure, layout, fold, prefix = "configure", "reply_layout", "aggregate", ""
         if work == "client_negotiate":
-            assert isinstance(method, Negotiates)
-            configure, layout, fold = method.configure_negotiation, method.negotiation_layout, method.negotiated
+            configure, layout, fold = "configure_negotiation", "negotiation_layout", "negotiated"
             prefix = "negotiate "
 
         def jobs() -> Iterator[tuple[ClientId, Packet]]:
             rng = keyed_generator(self.seed, "server", round, f"{prefix}configure")
-            for client, packet in configure(state, round, self.engine.clients(), rng):
+            for client, packet in hooks.pairs(method, configure, state, round, self.engine.clients(), rng):
                 sent[client] = packet
                 traffic["bytes/down"] += packet.nbytes
                 traffic["clients/asked"] += 1
@@ -393,21 +373,20 @@ class _Loop:
         def valid() -> Iterator[Reply]:
             for reply in self.engine.map(work, jobs(), round):
                 packet = sent.pop(reply.client)
-                checked = self._checked(reply, packet, layout(state, packet), round)
+                checked = self._checked(reply, packet, hooks.layout(method, layout, state, packet), round)
                 if checked is None:
                     continue
                 traffic["bytes/up"] += checked.packet.nbytes
                 traffic["clients/replied"] += 1
                 yield checked
             if traffic["clients/replied"] < (self.min_replies if not prefix or traffic["clients/asked"] else 0):
-                raise RunError(
+                raise self._with_last_failure(
                     f"round {round + 1}: {traffic['clients/replied']} of {traffic['clients/asked']} clients"
                     f" delivered, {self.min_replies} {'is' if self.min_replies == 1 else 'are'} needed"
-                    f"{self._last_failure()}"
                 )
 
         rng = keyed_generator(self.seed, "server", round, f"{prefix}aggregate")
-        state, metrics = fold(state, round, valid(), rng)
+        state, metrics = hooks.folded(method, fold, state, round, valid(), rng)
         if self.many:
             self._event("round", round=round + 1, **{k.replace("/", "_"): v for k, v in traffic.items()})
         return state, self._numbers(metrics, round)
@@ -438,13 +417,14 @@ class _Loop:
                 self.engine, self.algorithm, state, round, self.seed, lambda failure: self._failed(failure, round)
             )
         metrics: dict[str, float] = {}
-        model = Packet(self.algorithm.global_model(state))
+        model = Packet(hooks.deployed(self.algorithm, state))
         splits: list[Split] = ["test"] if self.task.data.validation is None else ["test", "validation"]
         for split in splits:
             for _, values in self.engine.evaluate("model", [("global", model)], split):
                 metrics |= _prefixed("global" if split == "test" else split, values)
         if self.evaluate.levels and isinstance(self.algorithm, HasLevels):
-            found = list(self.engine.evaluate("level", self.algorithm.levels(state), "test"))
+            levels = hooks.pairs(self.algorithm, "levels", state, what="level")
+            found = list(self.engine.evaluate("level", levels, "test"))
             for name, values in found:
                 metrics |= _prefixed(f"levels/{name}", values)
             for key in found[0][1] if found else ():
@@ -455,9 +435,8 @@ class _Loop:
         return metrics
 
     def _judge_locally(self, state: Any, round: int) -> dict[str, float]:
-        assert isinstance(self.algorithm, EvaluatesClients)
         rng = keyed_generator(self.seed, "server", round, "evaluate")
-        jobs = self.algorithm.configure_evaluation(state, self.engine.clients(), rng)
+        jobs = hooks.pairs(self.algorithm, "configure_evaluation", state, self.engine.clients(), rng)
         values: dict[str, list[tuple[float, float]]] = {}  # name -> (examples, mean) of each client
         for reply in self.engine.map("client_evaluate", jobs, round):
             numbers = reported(reply)
@@ -522,11 +501,15 @@ class _Loop:
         self.failures.append(failure)
         self._event("failure", round=round + 1, **dataclasses.asdict(failure))
 
-    def _last_failure(self) -> str:
+    def _with_last_failure(self, text: str) -> RunError:
+        """The error that ends a run, with what its last client said, and that client's trace as a note."""
         if not self.failures:
-            return ""
+            return RunError(text)
         last = self.failures[-1]
-        return f"; last failure: client {last.client!r} in {last.stage}: {last.error}"
+        error = RunError(f"{text}; last failure: client {last.client!r} in {last.stage}: {last.error}")
+        if last.traceback:
+            error.add_note(f"client {last.client!r}:\n{last.traceback}")
+        return error
 
     def _event(self, kind: str, **content: object) -> None:
         if self.directory:

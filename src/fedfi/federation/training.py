@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from fedfi.arguments import named
 from fedfi.errors import InputError, RunError
 from fedfi.federation.client import Client
 from fedfi.federation.rng import keyed_global_rng
@@ -64,6 +65,7 @@ def make_optimizer(vector: torch.nn.Parameter, training: Training) -> torch.opti
     return kind([vector], rate, betas=training.betas, weight_decay=decay)
 
 
+@named
 def train_locally(
     client: Client,
     *,

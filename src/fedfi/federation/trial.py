@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedfi.arguments import described
 from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
 from fedfi.federation.rng import keyed_global_rng
@@ -22,13 +24,43 @@ def try_out(task: Task) -> None:
         InputError: If one of them fails, or does not give one value an example.
     """
     with keyed_global_rng(0, "trial"), torch.no_grad():
+        check_fresh(task)
         found = _outputs(task, "the model")
         if found is None:
             return
         _, outputs, targets = found
         check_losses(call(task.loss, "the loss", outputs, targets), len(targets))
-        for name, values in call(task.evaluation, "the evaluation", outputs, targets).items():
+        judged = call(task.evaluation, "the evaluation", outputs, targets)
+        if not isinstance(judged, Mapping):
+            raise InputError(
+                f"the evaluation returned {described(judged)}, expected a dictionary of one value an example,"
+                ' such as {"accuracy": (outputs.argmax(1) == targets).float()}'
+            )
+        for name, values in judged.items():
             check_values(name, values, len(targets))
+
+
+def check_fresh(task: Task) -> None:
+    """Checks that the task makes a new model at each call, so that no run begins from the weights of another.
+
+    Raises:
+        InputError: If two calls return the same module, or modules that share a trainable parameter.
+    """
+    first, second = call(task.model, "the model"), call(task.model, "the model")
+    if not isinstance(first, torch.nn.Module) or not isinstance(second, torch.nn.Module):
+        made = second if isinstance(first, torch.nn.Module) else first
+        raise InputError(f"task.model made a {type(made).__name__}, expected a torch.nn.Module")
+    name = type(first).__name__
+    advice = f"make it within the function, such as `lambda: {name}(...)`, or give `lambda: copy.deepcopy(net)`"
+    if first is second:
+        raise InputError(f"task.model returned the same {name} twice, so that runs would change each other; {advice}")
+    theirs = {id(p): n for n, p in second.named_parameters()}
+    for parameter, tensor in first.named_parameters():
+        if tensor.requires_grad and id(tensor) in theirs:
+            raise InputError(
+                f"task.model made two {name} that share the parameter {parameter!r}, so that runs would change each"
+                f" other; {advice}"
+            )
 
 
 def check_logits(task: Task, model: str) -> None:

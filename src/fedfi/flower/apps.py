@@ -258,7 +258,9 @@ def _own_task(experiment: Experiment, name: str, told: Mapping[str, Any]) -> Tas
     nobody = next(iter(clients.values())).test.dataset.examples(torch.empty(0, dtype=torch.int64))
     model = experiment.settings.model
     make = functools.partial(build, model.name, spec, model.options)
-    return Task(model=make, data=FederatedData(clients, nobody, None, spec), training=experiment.settings.train)
+    own = FederatedData(clients, nobody, None, spec, name=name)
+    own.check()
+    return Task(model=make, data=own, training=experiment.settings.train)
 
 
 def _own_ratings(experiment: Experiment, name: str, given: Any) -> RatingsData:

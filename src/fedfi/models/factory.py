@@ -14,6 +14,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fedfi.arguments import expect, named
 from fedfi.errors import InputError, SettingError, unknown
 from fedfi.importing import call, import_callable
 from fedfi.models.cnn import cnn
@@ -42,7 +43,8 @@ def available() -> dict[str, str]:
     return {name: (inspect.getdoc(make) or "").split("\n")[0] for name, make in _MODELS.items()}
 
 
-def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = None) -> nn.Module:
+@named
+def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = None, **more: object) -> nn.Module:
     """Makes a model for data of a certain kind; initial values come from torch's global generator.
 
     Args:
@@ -51,6 +53,7 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = Non
         options: The model's keyword arguments, such as from a TOML table: they are checked against the
             function's annotations and converted (a list to a tuple). Those without an annotation, or with one
             that pydantic cannot check, are passed on as given.
+        more: Further keyword arguments of the model, such as ``hidden=[8]``.
 
     Returns:
         A module that maps inputs ``[batch, *spec.shape]`` to logits ``[batch, spec.classes]``.
@@ -59,7 +62,14 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = Non
         InputError: If there is no such model or option, an option is missing or has a wrong value, the data
             do not suit the model, or the function returns no module.
     """
-    make, where, options = _find(name), f"model {name!r}", options or {}
+    expect("build: name", name, str, f"a text: {', '.join(_MODELS)}, or package.module:function")
+    expect("build: spec", spec, InputSpec, "a fedfi.InputSpec, such as the spec of data")
+    expect("build: options", options, (Mapping, type(None)), "a table of options, or options by name")
+    make, where = _find(name), f"model {name!r}"
+    twice = sorted((options or {}).keys() & more.keys())
+    if twice:
+        raise InputError(f"{where}: {twice[0]}: is given twice, in the table of options and by name")
+    options = {**(options or {}), **more}
     try:
         checked = _checked(make, where, options)
     except SettingError as error:

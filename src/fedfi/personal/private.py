@@ -36,6 +36,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
 from fedfi.federation.client import Client
+from fedfi.federation.hooks import check_packet, folded
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
@@ -137,7 +138,7 @@ class Private(Algorithm[PrivateState]):
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """The inner method's work; the update is clipped, and perturbed where privacy is local."""
-        reply = self._inner.client_update(_without(packet), client)
+        reply = check_packet(self._inner, "client_update", self._inner.client_update(_without(packet), client))
         update = noise.clipped({n: t.cpu() for n, t in reply.tensors.items()}, self.clip)
         if self.where == "client":
             deviation = float(packet.scalars["private:noise"]) * self.clip
@@ -159,7 +160,7 @@ class Private(Algorithm[PrivateState]):
                 packet = reply.packet if update is None else dataclasses.replace(reply.packet, tensors=update)
                 yield dataclasses.replace(reply, packet=packet, sent=_without(reply.sent))
 
-        inner, metrics = self._inner.aggregate(state.inner, round, noisy(), rng)
+        inner, metrics = folded(self._inner, "aggregate", state.inner, round, noisy(), rng)
         state = dataclasses.replace(state, inner=inner, rounds=state.rounds + 1)
         metrics = {k: v for k, v in metrics.items() if k != "train/loss"}
         return state, metrics | self.spent(state, state.rounds)

@@ -1,0 +1,105 @@
+"""What `fedfi.run` is given, checked before anything runs; and what it says of the data at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfi.arguments import as_call, described, expect
+from fedfi.data.federated import FederatedData
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients
+from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.task import Task
+
+
+def check_method_and_task(algorithm: object, task: object) -> None:
+    """Checks that both are what they should be, and that the method learns from the task's kind of data.
+
+    Raises:
+        InputError: If not.
+    """
+    if isinstance(algorithm, Task) and isinstance(task, Algorithm):
+        raise InputError("the first argument is the task and the second the method: swap them, run(method, task, ...)")
+    if not isinstance(algorithm, Algorithm):
+        given = algorithm.__name__ if isinstance(algorithm, type) else described(algorithm)
+        raise InputError(f"algorithm is {given}, expected an instance of a method, such as fedfi.FedAvg()")
+    expect("task", task, Task, "a fedfi.Task")
+    assert isinstance(task, Task)  # just checked
+    if algorithm.data_kind != task.data.kind:
+        raise InputError(
+            f"{type(algorithm).__name__} learns from {algorithm.data_kind},"
+            f" but the data {task.data.name!r} are {task.data.kind}"
+        )
+
+
+def check_counts(**numbers: object) -> None:
+    """Checks whole numbers: the seed from 0, all others from 1.
+
+    Raises:
+        InputError: Naming the argument and the nearest valid number.
+    """
+    for name, value in numbers.items():
+        least = 0 if name == "seed" else 1
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{name} = {value!r}: must be a whole number of at least {least}")
+        if value < least:
+            raise InputError(f"{name} = {value}: must be at least {least} (nearest valid: {least})")
+
+
+def check_rest(*, out: object, evaluate: object, engine: object, config: object, observe: object) -> None:
+    """Checks the other arguments of a run.
+
+    Raises:
+        InputError: Naming the argument and what to give.
+    """
+    if out is not None:
+        expect("out", out, (str, Path), "the path of a run directory, such as 'runs/first'")
+    expect("evaluate", evaluate, Evaluate, as_call("fedfi.Evaluate", evaluate, "every=2"))
+    if engine is not None and not all(hasattr(engine, name) for name in ("clients", "map", "evaluate", "close")):
+        raise InputError(f"engine is {described(engine)}, expected a fedfi.Engine, such as fedfi.LocalEngine(...)")
+    if config is not None:
+        expect("config", config, Mapping, "a table of settings")
+    if observe is not None and not callable(observe):
+        raise InputError(f"observe is {described(observe)}, expected a function of a round's numbers, such as `print`")
+
+
+def check_data(task: Task, evaluate: Evaluate) -> None:
+    """Checks that there are clients, examples to train, judge and choose on, and that none is in two places.
+
+    Raises:
+        InputError: If not.
+    """
+    task.data.check()
+    if len(task.data.test) == 0:
+        raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
+    if evaluate.best and task.data.validation is None:
+        raise InputError(
+            f"evaluate.best = {evaluate.best!r}: the server holds no validation examples (data.validation)"
+        )
+
+
+def notes_on(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[str]:
+    """What a user should know of the clients before the first round: who cannot train, and who is not judged.
+
+    Raises:
+        InputError: If no client has a training example.
+    """
+    if not isinstance(task.data, FederatedData):
+        return []
+    clients, notes = task.data.clients, []
+    idle = [name for name, data in clients.items() if len(data.train) == 0]
+    if len(idle) == len(clients):
+        raise InputError(f"none of the {len(clients)} clients of {task.data.name!r} has training examples")
+    if idle:
+        notes.append(f"{_some(idle, clients)} no training examples and will fail in every round: leave them out")
+    unjudged = [name for name, data in clients.items() if len(data.test) == 0]
+    if unjudged and evaluate.local and isinstance(algorithm, EvaluatesClients):
+        notes.append(f"{_some(unjudged, clients)} no test examples and will be missing from local/*")
+    return notes
+
+
+def _some(names: Sequence[str], of: Mapping[str, Any]) -> str:
+    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} of {len(of)} clients ({shown}) {'has' if len(names) == 1 else 'have'}"
