@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from fedfi.federation.algorithm import Algorithm, DeploysNetwork
+from fedfi.federation.loop import RunResult
 from fedfi.federation.packet import Packet
-from fedfi.federation.run import RunResult
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
 from fedfi.oneshot.ensemble import Ensemble

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from fedfi.federation.cohort import Cohort
     from fedfi.federation.engine import Engine
     from fedfi.federation.evaluation import Evaluate, evaluate_model
+    from fedfi.federation.loop import RunResult
     from fedfi.federation.packet import Layout, Packet, Tree
-    from fedfi.federation.run import RunResult, run
+    from fedfi.federation.run import run
     from fedfi.federation.task import Task, Training
     from fedfi.federation.training import Trained, train_locally
     from fedfi.federation.workbench import Workbench, fresh_workbench
@@ -81,7 +82,7 @@ _HOMES = {
     "RatingsData": "data.ratings",
     "Reply": "federation.algorithm",
     "RunError": "errors",
-    "RunResult": "federation.run",
+    "RunResult": "federation.loop",
     "Task": "federation.task",
     "Trained": "federation.training",
     "Training": "federation.task",

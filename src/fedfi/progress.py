@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedfi.data import available
 from fedfi.federation.divergence import short
+from fedfi.federation.loop import Observer
 
-Observer = Callable[[Mapping[str, Any]], None]
 _SECONDS = 30.0
 _PARTS = 10
 

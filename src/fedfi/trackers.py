@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,9 @@ from typing import Any, Literal
 
 from fedfi.errors import InputError, RunError
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.loop import Observer
 
 Tracker = Literal["tensorboard", "mlflow"]
-Observer = Callable[[Mapping[str, Any]], None]
 
 _EXPERIMENT = "fedfi"
 _AT_ONCE = 100  # parameters that MLflow takes in one request

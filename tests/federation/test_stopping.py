@@ -15,10 +15,11 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.cli.summary import values_of
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, RunError
-from fedfi.federation import run as running
+from fedfi.federation import loop as running
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import read_lines
-from fedfi.federation.run import last_state, run
+from fedfi.federation.run import run
+from fedfi.federation.saved import last_state
 from fedfi.federation.stopping import best_line
 from fedfi.recsys.fedrkg import FedRKG
 from fedfi.report.reading import read_run
@@ -36,7 +37,7 @@ def scripted(monkeypatch):
     def judge(self, state, round):
         return {"validation/accuracy": SCORES[round], "global/accuracy": 1.0 - SCORES[round]}
 
-    monkeypatch.setattr(running._Loop, "_judge", judge)
+    monkeypatch.setattr(running.Loop, "_judge", judge)
 
 
 def task():

@@ -19,7 +19,7 @@ from fedfi.federation.algorithm import DefinesLevels, DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import serialised, write_output
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet
-from fedfi.federation.run import last_state
+from fedfi.federation.saved import last_state
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
 from fedfi.importing import importing_from

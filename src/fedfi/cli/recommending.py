@@ -19,7 +19,7 @@ from fedfi.experiment import of_run
 from fedfi.federation.algorithm import ScoresItems
 from fedfi.federation.checkpoint import write_output
 from fedfi.federation.rng import keyed_generator
-from fedfi.federation.run import last_state
+from fedfi.federation.saved import last_state
 from fedfi.importing import importing_from
 
 _COLUMNS = ("user", "rank", "item", "score")

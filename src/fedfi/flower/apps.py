@@ -29,8 +29,9 @@ from fedfi.engines.flower.wire import Limits
 from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
 from fedfi.experiment import Experiment
+from fedfi.federation.loop import RunResult
 from fedfi.federation.record import RunDirectory
-from fedfi.federation.run import RunResult, run
+from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.flower.options import Options
 from fedfi.importing import import_callable
