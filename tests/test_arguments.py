@@ -33,7 +33,10 @@ class Thing(metaclass=Named):
         (lambda: go(1, rounds=2, xyz=3), "^go: unknown argument 'xyz'; choose from first, second, rounds, seed$"),
         (lambda: go(1), "^go: rounds is missing$"),
         (lambda: go(), "^go: first, rounds are missing$"),
-        (lambda: go(1, 2, 3), r"^go: got 3 arguments without a name, expected at most 2 \(first, second\); give rounds"),
+        (
+            lambda: go(1, 2, 3),
+            r"^go: got 3 arguments without a name, expected at most 2 \(first, second\); give rounds",
+        ),
         (lambda: go(1, first=2, rounds=3), "^go: first is given twice, once without its name$"),
         (lambda: anything(), "^anything: first is missing$"),
         (lambda: Thing(3, color="blue"), r"^Thing: unknown argument 'color'; did you mean 'colour'\?$"),

@@ -26,11 +26,8 @@ FORMS = (
 
 def takes(value: object) -> bool:
     """Whether something is for `given`, rather than a name or a path."""
-    return not isinstance(value, str) and (
-        isinstance(value, Dataset | tuple | list | Mapping | torch_data.DataLoader)
-        or _is_frame(value)
-        or _is_map(value)
-    )
+    known = Dataset | tuple | list | Mapping | torch_data.DataLoader | torch_data.IterableDataset
+    return isinstance(value, known) or _is_frame(value) or _is_map(value)
 
 
 def given(value: Any, where: str, name: str, options: Options, accept: Callable[[tuple[str, ...]], None]) -> Pair:
