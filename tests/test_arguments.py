@@ -54,7 +54,7 @@ def test_a_call_that_fits_is_left_alone() -> None:
     assert go(1, rounds=2) == 3
     assert anything(1, some=2) == 2
     assert Thing(3).size == 3
-    with pytest.raises(TypeError, match="^from within$"):
+    with pytest.raises(TypeError, match=r"^from within$"):
         Thing(-1)
 
 
@@ -65,5 +65,5 @@ def test_words_for_objects() -> None:
     assert as_call("fedfi.Evaluate", {"every": 2, "local": False}, "every=1") == "fedfi.Evaluate(every=2, local=False)"
     assert as_call("fedfi.Evaluate", {"a b": 2}, "every=1") == as_call("fedfi.Evaluate", None, "every=1")
     expect("count", 3, int, "a whole number")
-    with pytest.raises(InputError, match="^count is True, expected a whole number$"):
+    with pytest.raises(InputError, match=r"^count is True, expected a whole number$"):
         expect("count", True, int, "a whole number")

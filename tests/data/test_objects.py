@@ -139,7 +139,7 @@ def test_what_is_no_data_is_told_how_to_become_some(given, text: str) -> None:
 
 
 def test_of_different_lengths() -> None:
-    with pytest.raises(fedfi.InputError, match="^data 'arrays': 8 inputs, but 5 targets; expected one an input$"):
+    with pytest.raises(fedfi.InputError, match=r"^data 'arrays': 8 inputs, but 5 targets; expected one an input$"):
         fedfi.load((X, Y[:5]))
 
 

@@ -59,8 +59,6 @@ def given(value: Any, where: str, name: str, options: Options, accept: Callable[
         parts = [_read(each, where) for each in both]
     elif all(map(_is_pair, both)):
         parts = list(both)
-    elif isinstance(value, tuple) and second is not None and _is_array(first) and _is_array(second):
-        parts = [(first, second)]
     elif _is_pair(value):
         parts = [(first, second)]
     elif isinstance(value, list) and value and all(isinstance(v, tuple) and len(v) == 2 for v in value):
