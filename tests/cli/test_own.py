@@ -105,3 +105,45 @@ def test_an_unknown_method_of_a_comparison_says_how_ones_own_are_named(here: Pat
     code, _, err = fedfi("compare", "mymethod.toml", "--algorithms", "noisy", "--out", "c")
     assert code == 2
     assert '[compare.LABEL] name = "module:Class"' in err
+
+
+BROKEN = """
+import fedfi
+
+class Fails(fedfi.Averaging):
+    def train(self, client):
+        return {}["missing"]
+
+class Forgets(fedfi.Averaging):
+    def aggregate(self, state, round, replies, rng):
+        list(replies)
+
+    def train(self, client):
+        return fedfi.train_locally(client)
+"""
+
+
+def test_an_error_in_ones_own_code_names_its_line_and_debug_shows_the_clients_trace(here: Path, fedfi) -> None:
+    Path("broken.py").write_text(BROKEN)
+    run = ("run", "mymethod.toml", "-q", "--set", "algorithm.name=broken:Fails", "--out")
+    for workers in ("1", "2"):
+        code, _, err = fedfi(*run, f"a{workers}", "--workers", workers)
+        assert code == 3
+        assert err.endswith("in client_update: KeyError: 'missing' (broken.py, line 6)\n")
+        assert len(err.splitlines()) == 1
+    code, _, err = fedfi(*run, "b", "--debug")
+    assert code == 3
+    assert re.search(r'broken.py", line 6, in train\n', err)
+    code, _, err = fedfi("run", "mymethod.toml", "-q", "--set", "algorithm.name=broken:Forgets", "--out", "c")
+    assert code == 2
+    assert "Forgets.aggregate must return the next state and a dictionary of numbers, got None" in err
+
+
+def test_clients_who_are_not_judged_are_named_at_the_start_but_not_to_the_quiet(here: Path, fedfi) -> None:
+    text = Path("mymethod.toml").read_text() + "\n"
+    Path("few.toml").write_text(text)
+    few = ("--set", "data.clients=200", "--set", "train.steps=1", "--rounds", "1")
+    code, _, err = fedfi("run", "few.toml", *few, "--out", "a")
+    assert code == 0
+    assert re.search(r"warning: \d+ of 200 clients \(.*\) have no test examples and will be missing from local/\*", err)
+    assert fedfi("run", "few.toml", *few, "--out", "b", "-q") == (0, "", "")

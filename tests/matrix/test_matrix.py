@@ -266,8 +266,9 @@ def test_a_failing_client_is_reported_and_survived(row, monkeypatch, tmp_path):
 
     Broken(monkeypatch, row.algorithm, "c2", fail)
     result = one_by_one(everyone(row.algorithm), row.task(), rounds=2, out=tmp_path / "run")
+    place = f"(test_matrix.py, line {fail.__code__.co_firstlineno + 1})"
     assert [(f.client, f.stage, f.error) for f in result.failures] == [
-        ("c2", "client_update", "OSError: the disk of c2 is gone")
+        ("c2", "client_update", f"OSError: the disk of c2 is gone {place}")
     ] * 2
     assert "in fail" in result.failures[0].traceback
     events = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "failure"]

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
     given = [a for a in given if a != "--debug"]
-    logging.getLogger("fedfi").setLevel(logging.ERROR if {"-q", "--quiet"} & set(given) else logging.WARNING)
+    _warn(quiet=bool({"-q", "--quiet"} & set(given)))
     from fedfi.cli.app import app
 
     try:
@@ -49,3 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return tell(error, FAILED, debug, f"needs more memory than there is ({first_line(error)})")
         traceback.print_exc()
         return 1
+
+
+def _warn(quiet: bool) -> None:
+    """Has warnings of the library printed on stderr, a line each, unless a command shall be quiet."""
+    log = logging.getLogger("fedfi")
+    log.setLevel(logging.ERROR if quiet else logging.WARNING)
+    if logging.lastResort is not None:  # prints the bare text; without other handlers, Python would use it, too
+        log.addHandler(logging.lastResort)

@@ -26,11 +26,8 @@ FORMS = (
 
 def takes(value: object) -> bool:
     """Whether something is for `given`, rather than a name or a path."""
-    return not isinstance(value, str) and (
-        isinstance(value, Dataset | tuple | list | Mapping | torch_data.DataLoader)
-        or _is_frame(value)
-        or _is_map(value)
-    )
+    known = Dataset | tuple | list | Mapping | torch_data.DataLoader | torch_data.IterableDataset
+    return isinstance(value, known) or _is_frame(value) or _is_map(value)
 
 
 def given(value: Any, where: str, name: str, options: Options, accept: Callable[[tuple[str, ...]], None]) -> Pair:
@@ -62,9 +59,7 @@ def given(value: Any, where: str, name: str, options: Options, accept: Callable[
         parts = [_read(each, where) for each in both]
     elif all(map(_is_pair, both)):
         parts = list(both)
-    elif (isinstance(value, tuple) and second is not None and _is_array(first) and _is_array(second)) or _is_pair(
-        value
-    ):
+    elif _is_pair(value):
         parts = [(first, second)]
     elif isinstance(value, list) and value and all(isinstance(v, tuple) and len(v) == 2 for v in value):
         parts = [_read(value, where)]
