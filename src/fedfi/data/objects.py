@@ -18,6 +18,7 @@ from fedfi.importing import call
 
 Pair = tuple[Dataset, Dataset | None]
 _TABLE_OPTIONS = ("label", "group", "columns")
+_HOLDERS: tuple[type, ...] = (Dataset, tuple, list, Mapping, torch_data.DataLoader, torch_data.IterableDataset)
 FORMS = (
     "arrays (x, y) or ((x, y), (test_x, test_y)), a dictionary of arrays, a data frame, a torch data set of pairs"
     " (x, y), or a fedfi.Dataset; or two of one of the last three, the second for the test"
@@ -26,8 +27,7 @@ FORMS = (
 
 def takes(value: object) -> bool:
     """Whether something is for `given`, rather than a name or a path."""
-    known = Dataset | tuple | list | Mapping | torch_data.DataLoader | torch_data.IterableDataset
-    return isinstance(value, known) or _is_frame(value) or _is_map(value)
+    return isinstance(value, _HOLDERS) or _is_frame(value) or _is_map(value)
 
 
 def given(value: Any, where: str, name: str, options: Options, accept: Callable[[tuple[str, ...]], None]) -> Pair:
