@@ -45,7 +45,7 @@ class Named(type):
         try:
             return super().__call__(*args, **options)  # type: ignore[misc, no-any-return]
         except TypeError:
-            _check_call(cls.__name__, _parameters(cls.__init__)[1:], args, options)  # type: ignore[misc]
+            _check_call(cls.__name__, _parameters(cls.__init__)[1:], args, options)
             raise
 
 

@@ -232,8 +232,8 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
 
 def nearest_key(given: str, valid: Sequence[str]) -> str:
     """What to write instead of an unknown key: the nearest one, or all where none is near."""
-    near = [n for n in (_OTHER_NAMES.get(given),) if n in valid]
-    near = near or difflib.get_close_matches(given, valid, n=1, cutoff=0.5)
+    other = _OTHER_NAMES.get(given)
+    near = [other] if other in valid else difflib.get_close_matches(given, valid, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
 
 

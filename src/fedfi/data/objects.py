@@ -26,7 +26,7 @@ FORMS = (
 
 def takes(value: object) -> bool:
     """Whether something is for `given`, rather than a name or a path."""
-    known = Dataset | tuple | list | Mapping | torch_data.DataLoader | torch_data.IterableDataset
+    known = (Dataset, tuple, list, Mapping, torch_data.DataLoader, torch_data.IterableDataset)
     return isinstance(value, known) or _is_frame(value) or _is_map(value)
 
 
