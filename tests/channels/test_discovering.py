@@ -208,3 +208,18 @@ def test_writing_into_a_tensor():
     reasons = {(f.name, f.axis): f.reason for f in wiring.frozen}
     assert reasons["second.weight", 0] == "exchanging these units changes the output"
     assert "copy" in reasons["first.weight", 0]
+
+
+def test_a_wiring_is_shown_in_one_line() -> None:
+    import torch
+    from torch import nn
+
+    from fedfi.channels import discover
+    from fedfi.errors import InputError
+
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    text = repr(discover(net, torch.zeros(2, 3)))
+    assert text.startswith("Wiring(1 group of 8 units, ")
+    assert text.endswith(" 4 parameters and buffers)")
+    with pytest.raises(InputError, match=r"module is a int, expected a torch\.nn\.Module"):
+        discover(3, torch.zeros(2, 3))

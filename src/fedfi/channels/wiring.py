@@ -66,7 +66,7 @@ class Wiring:
         """What there is of each, in one line; the groups themselves are in `groups`."""
         units = sum(group.units for group in self.groups)
         return (
-            f"Wiring({len(self.groups)} groups of {units} units, {len(self.frozen)} frozen,"
+            f"Wiring({len(self.groups)} group{'' if len(self.groups) == 1 else 's'} of {units} units, {len(self.frozen)} frozen,"
             f" {len(self.shapes)} parameters and buffers)"
         )
 
