@@ -177,3 +177,16 @@ def fresh_modules():
     code = "import sys, fedfi.models; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
+
+
+def test_options_by_name_are_those_of_the_table() -> None:
+    import fedfi
+
+    spec = fedfi.InputSpec("tabular", (4,), 3)
+    assert str(fedfi.build("mlp", spec, hidden=[8])) == str(fedfi.build("mlp", spec, {"hidden": [8]}))
+    with pytest.raises(fedfi.InputError, match="unknown option 'hiden'; did you mean 'hidden'"):
+        fedfi.build("mlp", spec, hiden=[8])
+    with pytest.raises(fedfi.InputError, match="hidden: is given twice"):
+        fedfi.build("mlp", spec, {"hidden": [8]}, hidden=[8])
+    with pytest.raises(fedfi.InputError, match="build: spec is missing"):
+        fedfi.build("mlp")

@@ -65,9 +65,9 @@ class Wiring:
 
     def __repr__(self) -> str:
         """What there is of each, in one line; the groups themselves are in `groups`."""
-        units = sum(group.units for group in self.groups)
+        units, count = sum(group.units for group in self.groups), len(self.groups)
         return (
-            f"Wiring({len(self.groups)} groups of {units} units, {len(self.frozen)} frozen,"
+            f"Wiring({count} group{'' if count == 1 else 's'} of {units} units, {len(self.frozen)} frozen,"
             f" {len(self.shapes)} parameters and buffers)"
         )
 
