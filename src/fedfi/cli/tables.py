@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedfi import registry
-from fedfi.validation import as_toml as plain
-from fedfi.validation import fields_of
+from fedfi.validation import as_toml, fields_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Key:
 
 
 HEADS = ("key", "type", "default", "description")
+plain = as_toml
 
 
 def keys_of(kind: Any) -> list[Key]:
