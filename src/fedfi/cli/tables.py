@@ -35,6 +35,7 @@ class Key:
 
 
 HEADS = ("key", "type", "default", "description")
+plain = as_toml
 
 
 def keys_of(kind: Any) -> list[Key]:
