@@ -422,16 +422,12 @@ def test_other_norms_over_maps(norm):
     wiring = discover(module, nets.images(8))
     assert wiring.sizes == {"0.weight": 4, "3.weight": 6}
     nets.check(wiring, module, nets.images(8))
-def test_a_wiring_is_shown_in_one_line() -> None:
-    import torch
-    from torch import nn
 
-    from fedfi.channels import discover
-    from fedfi.errors import InputError
 
+def test_a_wiring_is_shown_in_one_line():
     net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
     text = repr(discover(net, torch.zeros(2, 3)))
     assert text.startswith("Wiring(1 group of 8 units, ")
     assert text.endswith(" 4 parameters and buffers)")
-    with pytest.raises(InputError, match=r"module is a int, expected a torch\.nn\.Module"):
+    with pytest.raises(InputError, match=r"channels are found in a torch\.nn\.Module, got a int"):
         discover(3, torch.zeros(2, 3))
