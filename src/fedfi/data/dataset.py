@@ -6,7 +6,6 @@ Shapes: ``n`` examples; images ``[n, C, H, W]``, tables ``[n, F]``, token ids ``
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from fedfi.arguments import Named, expect
 from fedfi.data.augment import TRANSFORMS, random_crop, random_flip
 from fedfi.errors import InputError, unknown
 from fedfi.models.shapes import InputSpec
+from fedfi.numerics.finite import all_finite
 
 _DIMENSIONS = {"image": 4, "tabular": 2, "text": 2}
 _DTYPES = {
@@ -224,7 +224,7 @@ def _check(data: Dataset) -> None:
     if spec.kind == "tabular":
         _check_finite(data, inputs.isinf(), "infinite")
     elif inputs.dtype == torch.float32:
-        if not all(map(math.isfinite, torch.stack(inputs.aminmax()).tolist())):  # one pass and no copy, mostly
+        if not all_finite(inputs):
             _check_finite(data, ~inputs.isfinite(), "non-finite")
     elif spec.kind == "text" and spec.vocabulary is not None:
         low, high = int(inputs.min()), int(inputs.max())

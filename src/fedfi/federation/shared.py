@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedfi.channels.architecture import digest as digest_of
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet, PacketError, decode
@@ -47,6 +46,8 @@ def place_of(client: Client, purpose: Sequence[str | int | None] = ()) -> Path |
     loss = _name_of(client.task.loss)
     if client.task.shared is None or client.round > 0 or loss is None:
         return None
+    from fedfi.channels.architecture import digest as digest_of  # with all of channels, a fifth of a second
+
     architecture, pinned = digest_of(client.workbench.module, ())
     if pinned:  # known in this process alone
         return None
