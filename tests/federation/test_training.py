@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from fedfi.engines.workplace import Job, Workplace
 from fedfi.federation.packet import Packet
 from fedfi.federation.run import run
 from fedfi.federation.task import Training
-from fedfi.federation.training import batch_positions, step_count, train_locally
+from fedfi.federation.training import batch_positions, make_step, step_count, train_locally
 
 
 def client_of(task, name="c3"):
@@ -91,6 +93,33 @@ def test_training_equals_a_plain_loop_over_parameters(recipe):
     assert trained.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(client.workbench.tree()[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_plain_sgd_is_torchs_to_the_bit(momentum, decay):
+    rng = torch.Generator().manual_seed(0)
+    ours = torch.nn.Parameter(torch.randn(1000, generator=rng))
+    theirs = torch.nn.Parameter(ours.detach().clone())
+    step = make_step(ours, Training(learning_rate=0.1, batch_size=1, momentum=momentum, weight_decay=decay))
+    optimizer = torch.optim.SGD([theirs], 0.1, momentum=momentum, weight_decay=decay)
+    for rate in (0.1, 0.07, 0.3, 0.1):
+        slope = torch.randn(1000, generator=rng)
+        ours.grad, theirs.grad = slope.clone(), slope.clone()
+        optimizer.param_groups[0]["lr"] = rate
+        step(rate)
+        optimizer.step()
+        assert torch.equal(ours, theirs)
+        assert torch.equal(ours.grad, slope)
+
+
+def test_a_run_does_not_load_torchs_compiler():
+    code = (
+        "import sys, tests.tiny as tiny, fedfi\n"
+        "fedfi.run(fedfi.FedAvg(), tiny.small(), rounds=1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_step_size_decays_from_round_to_round():

@@ -56,13 +56,40 @@ def step_count(size: int, training: Training) -> int:
     return (full + (rest > 1 or (rest == 1 and full == 0))) * (training.epochs or 1)
 
 
-def make_optimizer(vector: torch.nn.Parameter, training: Training) -> torch.optim.Optimizer:
-    """The local optimizer over the vector of parameters."""
-    rate, decay = training.learning_rate, training.weight_decay
+def make_step(vector: torch.nn.Parameter, training: Training) -> Callable[[float], None]:
+    """The local optimizer over the vector of parameters: a step of the given rate along `vector.grad`.
+
+    Plain SGD is written out, bit for bit what `torch.optim.SGD` does: the first optimizer of a process makes torch
+    load its compiler, a second that every run, and every worker of it, would begin with.
+    """
     if training.optimizer == "sgd":
-        return torch.optim.SGD([vector], rate, momentum=training.momentum, weight_decay=decay)
+        return _sgd(vector, training.momentum, training.weight_decay)
     kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
-    return kind([vector], rate, betas=training.betas, weight_decay=decay)
+    optimizer = kind([vector], training.learning_rate, betas=training.betas, weight_decay=training.weight_decay)
+
+    def step(rate: float) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+
+    return step
+
+
+def _sgd(vector: torch.nn.Parameter, momentum: float, decay: float) -> Callable[[float], None]:
+    velocity: Tensor | None = None
+
+    @torch.no_grad()
+    def step(rate: float) -> None:
+        nonlocal velocity
+        slope = vector.grad
+        assert slope is not None  # made with the workbench
+        if decay:
+            slope = slope.add(vector, alpha=decay)
+        if momentum:
+            velocity = slope.clone() if velocity is None else velocity.mul_(momentum).add_(slope)
+            slope = velocity
+        vector.add_(slope, alpha=-rate)
+
+    return step
 
 
 @named
@@ -114,7 +141,7 @@ def _train(
     purpose: str,
 ) -> Trained:
     bench, examples = client.workbench, client.data.train
-    optimizer = make_optimizer(bench.vector, training)
+    take_step = make_step(bench.vector, training)
     total = step_count(len(examples), training)
     augment = client.rng("augment" + purpose)
     bench.module.train()
@@ -122,7 +149,6 @@ def _train(
     assert grad is not None  # made with the workbench
     positions = batch_positions(len(examples), training, client.rng("batches" + purpose))
     for step in range(total):
-        optimizer.param_groups[0]["lr"] = _rate(training, client.round, step, total)
         inputs, targets = examples.batch(next(positions), augment=augment)
         grad.zero_()
         loss = gradient(inputs.to(client.device), targets.to(client.device)).item()
@@ -132,7 +158,7 @@ def _train(
             adjust()
         if training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_([bench.vector], training.clip_norm)
-        optimizer.step()
+        take_step(_rate(training, client.round, step, total))
         if settle:
             settle()
         loss_sum += loss
@@ -170,7 +196,7 @@ __all__ = [
     "Trained",
     "batch_positions",
     "batches_of",
-    "make_optimizer",
+    "make_step",
     "mean_loss_gradient",
     "step_count",
     "train_locally",
