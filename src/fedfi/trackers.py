@@ -22,6 +22,7 @@ from typing import Any, Literal
 from fedfi.errors import InputError, RunError
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.loop import Observer
+from fedfi.validation import flat
 
 Tracker = Literal["tensorboard", "mlflow"]
 
@@ -88,7 +89,7 @@ def _mlflow(out: Path, config: Mapping[str, Any], done: int | None) -> Iterator[
             place = experiment.experiment_id if experiment else client.create_experiment(_EXPERIMENT)
             run = client.create_run(place, run_name=out.name).info.run_id
             write_atomically(out / "mlflow.json", json.dumps({"run_id": run}).encode())
-            parameters = [Param(key, value[:_LONGEST]) for key, value in _flat(config)]
+            parameters = [Param(key, str(value)[:_LONGEST]) for key, value in flat(config)]
             for start in range(0, len(parameters), _AT_ONCE):
                 client.log_batch(run, params=parameters[start : start + _AT_ONCE])
         else:
@@ -127,11 +128,3 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a round, by names that both trackers take."""
     found = {k: v for k, v in line.items() if isinstance(v, int | float) and k != "round" and math.isfinite(v)}
     return {key.replace("@", "_at_"): float(value) for key, value in found.items()}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + str(key), str(value)

@@ -16,6 +16,7 @@ SOURCE = Path(fedfi.__file__).parent
 LEVELS = [
     {"cli", "report"},
     {"flower", "audit"},
+    {"executing"},
     {"experiment", "composing"},
     {"federation.run", "registry"},
     {"engines", "progress", "trackers"},
@@ -27,7 +28,7 @@ LEVELS = [
     {"validation"},
     {"errors", "orphans"},
 ]
-FAMILIES = LEVELS[5]
+FAMILIES = LEVELS[6]
 OPTIONAL = {
     "transformers",
     "tokenizers",

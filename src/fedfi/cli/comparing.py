@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedfi import registry
-from fedfi.cli.executing import execute
 from fedfi.cli.exits import note_workers, stoppable
 from fedfi.cli.parallel import Work, in_processes
 from fedfi.cli.running import check_same_split, check_writable, remembered
@@ -19,6 +18,7 @@ from fedfi.cli.summary import comma_separated, markdown, print_table, summarise,
 from fedfi.cli.variants import variants
 from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError
+from fedfi.executing import execute
 from fedfi.experiment import Experiment, Loaded, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.record import finite
@@ -215,7 +215,7 @@ def _works_on(planned: list[Planned], loaded: Loaded, data: Any, seed: int, shar
                 check_same_split(p.directory, task)
             else:
                 _clear(p.directory)
-            execute(p.experiment, task, p.directory, done=_done(p) if p.state == "begun" else None, observe=tell)
+            execute(p.experiment, task, p.directory, resume=p.state == "begun", observe=tell)
 
         yield work
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedfi import registry
-from fedfi.cli.executing import execute
 from fedfi.cli.exits import note_workers, quoted, stoppable
 from fedfi.cli.results import print_result
 from fedfi.errors import InputError, OutputError, RunError
+from fedfi.executing import execute, rounds_done
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.sampling import round_size
@@ -115,17 +115,11 @@ def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: boo
         progress(experiment.settings.rounds, done or 0, quiet=quiet) as observe,
         experiment.naming(),
     ):
-        execute(experiment, task, out, done=done, observe=observe, workers=workers)
+        execute(experiment, task, out, resume=done is not None, observe=observe, workers=workers)
     report = _report(out)
     if not quiet:
         print_result(out)
         print(report)
-
-
-def rounds_done(directory: Path) -> int:
-    """Rounds in `metrics.jsonl`."""
-    lines = read_lines(directory / "metrics.jsonl")
-    return int(lines[-1]["round"]) if lines else 0
 
 
 def finished(directory: Path, rounds: int) -> bool:

@@ -28,10 +28,10 @@ from fedfi.engines.flower.roster import Clock, Roster, sizes_of
 from fedfi.engines.flower.wire import Limits
 from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
+from fedfi.executing import execute
 from fedfi.experiment import Experiment
 from fedfi.federation.loop import RunResult
 from fedfi.federation.record import RunDirectory
-from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.flower.options import Options
 from fedfi.importing import import_callable
@@ -105,20 +105,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], file: Path, *, clock: Clock 
 
     try:
         with experiment.naming():
-            return run(
-                experiment.algorithm(),
-                task,
-                rounds=settings.rounds,
-                seed=settings.seed,
-                out=out,
-                evaluate=settings.evaluate,
-                min_replies=settings.min_replies,
-                checkpoint_every=settings.checkpoint_every,
-                resume=started,
-                engine=engine,
-                config=experiment.resolved(),
-                observe=observe,
-            )
+            return execute(experiment, task, out, resume=started, observe=observe, engine=engine)
     finally:
         if (out / "run.toml").exists():
             _record_notes(engine, out)

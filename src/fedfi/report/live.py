@@ -13,7 +13,7 @@ from typing import Any
 from fedfi.errors import InputError
 from fedfi.report import plotly
 from fedfi.report.page import render, shell
-from fedfi.report.reading import read_runs
+from fedfi.report.reading import read_runs, run_directories
 
 HOST = "127.0.0.1"
 _FOLLOWED = ("run.toml", "metrics.jsonl", "events.jsonl", "split.json", "env.json")
@@ -107,8 +107,7 @@ def serve(directories: Iterable[Path], port: int) -> ThreadingHTTPServer:
 
 
 def _files(directory: Path) -> list[Path]:
-    places = [directory] if (directory / "run.toml").exists() else [p.parent for p in directory.glob("**/run.toml")]
-    return [place / name for place in sorted(places) for name in _FOLLOWED]
+    return [place / name for place in run_directories(directory) for name in _FOLLOWED]
 
 
 def _stat(path: Path) -> Any:

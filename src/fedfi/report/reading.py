@@ -109,12 +109,12 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     """
     runs = []
     for path in paths:
-        if (path / "run.toml").exists():
-            runs.append(read_run(path))
-            continue
-        below = sorted(p.parent for p in path.glob("**/run.toml"))
+        below = run_directories(path)
         if not below:
             raise InputError(f"{path}: is not a run directory, nor does it hold one")
+        if below == [path]:
+            runs.append(read_run(path))
+            continue
         for found in below:
             seeded = found.name.startswith("seed-") and found.parent != path
             name = found.parent if seeded else found
@@ -125,6 +125,11 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
         renamed = {run.path: read_run(run.path, run.path.name) for run in direct}
         runs = [renamed.get(run.path, run) for run in runs]
     return runs
+
+
+def run_directories(path: Path) -> list[Path]:
+    """A run directory itself, or those below a directory that is none, in order."""
+    return [path] if (path / "run.toml").exists() else sorted(p.parent for p in path.glob("**/run.toml"))
 
 
 def standing(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
