@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedfi.numerics.diagonal import is_plain, unfolded
 from fedfi.numerics.gradients import Loss, require_separable
-from fedfi.numerics.tape import Record, record, record_labels, used_once
+from fedfi.numerics.tape import Record, listen, record, record_labels, used_once
 
 __all__ = ["Factors", "full_fisher", "gram_matrices", "kronecker_factors", "matrix_layers", "root"]
 
@@ -145,15 +145,10 @@ def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tens
     layers = dict(model.named_modules())
     for inputs in batches:
         names = used_once(model, inputs[:2], linear) if names is None else names
-        hooks = [
+        hooks = (
             layers[n].register_forward_pre_hook(lambda _, arguments, n=n: note(n, arguments[0])) for n in sorted(names)
-        ]
-        try:
-            with torch.no_grad():
-                model(inputs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        )
+        listen(model, hooks, [inputs])
     if names is None:
         raise ValueError("no batches were given; expected at least one")
     return {name: total / rows[name] for name, total in sums.items()}

@@ -6,11 +6,13 @@ per-example gradients of a layer's parameters need: no gradient of a parameter i
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fedfi.numerics.gradients import Loss, require_separable
 
@@ -34,6 +36,21 @@ class Record:
     slopes: Tensor
 
 
+def listen(model: nn.Module, hooks: Iterable[RemovableHandle], batches: Iterable[Tensor]) -> None:
+    """Passes batches through a model without gradients while hooks listen, and removes them, whatever happens.
+
+    Args:
+        model: Left as found.
+        hooks: Registered as they are taken, so that one that cannot be leaves none behind.
+        batches: Inputs `[B, ...]`.
+    """
+    with ExitStack() as stack, torch.no_grad():
+        for hook in hooks:
+            stack.enter_context(hook)
+        for batch in batches:
+            model(batch)
+
+
 def used_once(model: nn.Module, inputs: Tensor, names: Collection[str]) -> set[str]:
     """Those of the named layers that one pass calls exactly once, with one tensor."""
     calls: dict[str, list[int]] = {}
@@ -42,15 +59,10 @@ def used_once(model: nn.Module, inputs: Tensor, names: Collection[str]) -> set[s
         calls.setdefault(name, []).append(len(arguments) if isinstance(arguments[0], Tensor) else 0)
 
     layers = dict(model.named_modules())
-    hooks = [
+    hooks = (
         layers[name].register_forward_pre_hook(lambda _, arguments, name=name: count(name, arguments)) for name in names
-    ]
-    try:
-        with torch.no_grad():
-            model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    )
+    listen(model, hooks, [inputs])
     return {name for name, seen in calls.items() if seen == [1]}
 
 

@@ -22,19 +22,21 @@ two are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fedfi.channels import Group, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.numerics.plans import exact_plan, sinkhorn_plan
+from fedfi.numerics.tape import listen
 from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
@@ -122,22 +124,18 @@ def activations(server: Server, model: Mapping[str, Tensor], samples: int) -> Fe
         raise InputError("ground = 'activations' needs the server's examples, but data.validation is 0")
     module = server.loaded(model)
     seen: dict[str, list[Tensor]] = {}
-    hooks = []
-    for group in server.wiring.groups:
-        layer = module.get_submodule(group.name.rpartition(".")[0])
-        if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
-            raise InputError(
-                f"activations of {group.name!r}: a {type(layer).__name__} has none; use ground = 'weights'"
-            )
-        axis = -1 if isinstance(layer, nn.Linear) else 1
-        hooks.append(layer.register_forward_hook(_noting(seen.setdefault(group.name, []), group, axis)))
-    try:
-        with torch.no_grad():
-            for batch in inputs:
-                module(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def hooks() -> Iterator[RemovableHandle]:
+        for group in server.wiring.groups:
+            layer = module.get_submodule(group.name.rpartition(".")[0])
+            if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+                raise InputError(
+                    f"activations of {group.name!r}: a {type(layer).__name__} has none; use ground = 'weights'"
+                )
+            axis = -1 if isinstance(layer, nn.Linear) else 1
+            yield layer.register_forward_hook(_noting(seen.setdefault(group.name, []), group, axis))
+
+    listen(module, hooks(), inputs)
     return {name: torch.cat(parts, 1) for name, parts in seen.items()}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedfi.channels import Member
 from fedfi.errors import InputError
+from fedfi.numerics.tape import listen
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Upload
 
@@ -75,12 +76,7 @@ def _one(server: Server, model: Mapping[str, Tensor], head: str) -> Tensor:
     hook = module.get_submodule(head).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().flatten(0, -2).double())
     )
-    try:
-        with torch.no_grad():
-            for batch in inputs:
-                module(batch)
-    finally:
-        hook.remove()
+    listen(module, [hook], inputs)
     features = torch.cat(seen)
     gram = features.T @ features
     ridge = _RIDGE * gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)

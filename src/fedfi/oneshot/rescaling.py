@@ -26,7 +26,7 @@ from fedfi.channels import Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.kfac import matrix_layers
-from fedfi.numerics.tape import used_once
+from fedfi.numerics.tape import listen, used_once
 from fedfi.oneshot.server import Server
 
 _LEAST = 1e-6
@@ -91,14 +91,8 @@ def spreads(module: nn.Module, names: Sequence[str], inputs: Sequence[Tensor]) -
         sums[name] = total + flat.sum(1), squares + flat.square().sum(1), count + flat.shape[1]
 
     layers = dict(module.named_modules())
-    hooks = [layers[n].register_forward_hook(lambda layer, _, output, n=n: note(n, layer, output)) for n in names]
-    try:
-        with torch.no_grad():
-            for batch in inputs:
-                module(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (layers[n].register_forward_hook(lambda layer, _, output, n=n: note(n, layer, output)) for n in names)
+    listen(module, hooks, inputs)
     found = {}
     for name, (total, squares, count) in sums.items():
         mean = total / count
@@ -141,13 +135,8 @@ def _layers(server: Server, inputs: Tensor) -> list[str]:
     once = used_once(module, inputs[:1], own) - last
     called: list[str] = []
     layers = dict(module.named_modules())
-    hooks = [layers[n].register_forward_pre_hook(lambda *_, n=n: called.append(n)) for n in once]
-    try:
-        with torch.no_grad():
-            module(inputs[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (layers[n].register_forward_pre_hook(lambda *_, n=n: called.append(n)) for n in once)
+    listen(module, hooks, [inputs[:1]])
     return called
 
 
