@@ -55,8 +55,12 @@ def fedfi(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 def spawn(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    """Starts a command in a process of its own."""
-    command = [sys.executable, "-c", "import sys; from fedfi.cli import main; sys.exit(main())", *arguments]
+    """Starts a command in a process of its own, which an interrupt reaches also where a shell's `&` has it ignored."""
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        " from fedfi.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.Popen(
         command,
         cwd=cwd,
