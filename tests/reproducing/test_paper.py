@@ -35,9 +35,9 @@ def test_inherited_figures_are_those_of_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("plain = [91.5", "plane = [91.5", "paper.figures[0]: unknown method 'plane'; did you mean 'plain'?"),
-        ('skew = "iid"', 'skew = "id"', "paper.figures[0]: unknown value of axis skew 'id'"),
-        ('at = { skew = "iid" }', 'at = { axis = "iid" }', "paper.figures[0]: unknown axis 'axis'"),
+        ("plain = [91.5", "plane = [91.5", "paper.figures.0: unknown method 'plane'; did you mean 'plain'?"),
+        ('skew = "iid"', 'skew = "id"', "paper.figures.0: unknown value of axis skew 'id'"),
+        ('at = { skew = "iid" }', 'at = { axis = "iid" }', "paper.figures.0: unknown axis 'axis'"),
         ('source = "Section 2"', "", "source: is missing"),
         ("hours = 0.1", "hours = 0", "paper.hours = 0: must be above 0"),
         ("hours = 0.1", "hour = 0.1", "paper.hour: unknown key; did you mean 'hours'?"),

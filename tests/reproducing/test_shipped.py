@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedfi.reproducing.grid import Grid
+from fedfi.reproducing.grid import Cell, Grid
 from fedfi.reproducing.names import index
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMED = index()
 COMMANDS = {name: f"fedfi reproduce {name} " for name in NAMED}
 
@@ -68,3 +69,17 @@ def test_files_that_are_no_grids_have_no_names() -> None:
         "audit", "fedfibos-search",
     }  # fmt: skip
     assert isinstance(folder, Path)
+
+
+def test_the_page_names_every_grid_and_its_example_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs/reproduce.md").read_text()
+    short = {name.partition("-")[2] for name in NAMED}
+    assert [name for name in short if f"{name}`" not in page] == []
+    (tmp_path / "own.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    for scale, rounds in (("small", 40), ("paper", 400)):
+        grid = Grid(tmp_path / "own.toml", scale)
+        cell = Cell("fedprox", ("hard",), 0)
+        assert len(list(grid.cells())) == 2 * 2 * 2
+        assert len(grid.choices("fedprox")) == 2
+        for choice in grid.choices("fedprox"):
+            assert grid.experiment(cell, grid.settings(cell, choice)).settings.rounds == rounds

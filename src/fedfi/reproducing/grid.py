@@ -16,6 +16,7 @@ from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict
 from fedfi.reproducing.gridfile import OF_METHOD, OF_SCALE, check, merged, read
 from fedfi.reproducing.paper import Paper, check_paper
+from fedfi.validation import shown
 
 Choice = float | dict[str, Any]
 """A learning rate, or values by dotted keys."""
@@ -154,15 +155,23 @@ class Grid:
                 own = changes.pop("scale", {}).get(self.scale, {})
                 tables = merged(merged(tables, changes), own)
         changes = {k: v for k, v in self.methods[cell.method].items() if k not in OF_METHOD}
-        before = tables.get("algorithm", {})
-        tables = dict(tables)
-        tables["algorithm"] = choose(before, changes.get("algorithm", {}).get("name", before.get("name")))
-        tables = merged(tables, changes)
+        tables = merged({**tables, "algorithm": self._applying(cell, tables, changes)}, changes)
         tables = merged(tables, {"seed": cell.seed})
         for key, value in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
             table, _, name = key.partition(".")
             tables = merged(tables, {table: {name: value}})
         return tables if rounds is None else tables | {"rounds": min(rounds, tables["rounds"])}
+
+    def _applying(self, cell: Cell, tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of `[algorithm]` that apply to the method of a cell."""
+        before = tables.get("algorithm", {})
+        name = changes.get("algorithm", {}).get("name", before.get("name"))
+        if name is None:
+            raise InputError(f"{self.source} ({cell.name}): algorithm.name: is missing")
+        try:
+            return choose(before, name)
+        except InputError as error:
+            raise InputError(f"{self.source} ({cell.name}): algorithm.name = {shown(name)}: {error}") from error
 
     def experiment(self, cell: Cell, tables: Mapping[str, Any]) -> Experiment:
         """The experiment of a cell's tables.

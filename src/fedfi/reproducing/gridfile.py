@@ -124,15 +124,15 @@ def check(tables: Tables, source: str) -> Head:
         InputError: In one line: file, key, value, and the nearest valid one.
     """
     check_plain(tables, source=source)
-    for key in ("scale", "method"):
-        if not tables.get(key):
-            raise InputError(f"{source}: {key}: is missing; a grid has at least one [{key}.NAME]")
-    for key in (key for key in _TABLES if not isinstance(tables.get(key, {}), dict)):
-        raise InputError(f"{source}: {key} = {shown(tables[key])}: must be a table")
     keys = {key: value for key, value in tables.items() if key not in _TABLES}
     for key in keys:
         if key not in Head.model_fields:
             raise InputError(f"{source}: {key}: unknown key; {nearest_key(key, [*Head.model_fields, *_TABLES])}")
+    for key in _TABLES:
+        if not isinstance(tables.get(key, {}), dict):
+            raise InputError(f"{source}: {key} = {shown(tables[key])}: must be a table")
+        if key in ("scale", "method") and key not in tables:
+            raise InputError(f"{source}: {key}: is missing; a grid has at least one [{key}.NAME]")
     head: Head = validate(Head, keys, source=source)
     for axis, values in tables.get("axis", {}).items():
         for value, content in _tables(values, source, "axis", axis).items():
@@ -141,7 +141,8 @@ def check(tables: Tables, source: str) -> Head:
         validate(OfScale, _own(content, OF_SCALE), source=source, path=["scale", scale])
     for label, content in _tables(tables["method"], source, "method").items():
         _check_scales(content, tables["scale"], source, f"method.{label}")
-        _check_method(label, content, tables.get("axis", {}), source)
+        for own in ({}, *content.get("scale", {}).values()):
+            _check_method(label, merged(content, own), tables.get("axis", {}), source)
     return head
 
 

@@ -92,11 +92,11 @@ def check_paper(
         raise InputError(f"{source}: paper.figures = {shown(figures)}: must be a list of tables")
     found = []
     for number, content in enumerate(figures):
-        path = ["paper", f"figures[{number}]"]
+        path = ["paper", "figures", str(number)]
         figure: Figure = validate(Figure, content, source=source, path=path)
         for what, given, valid in _names(figure, axes, methods, metrics):
             if given not in valid:
-                raise InputError(f"{source}: paper.figures[{number}]: {unknown(what, given, valid)}")
+                raise InputError(f"{source}: paper.figures.{number}: {unknown(what, given, valid)}")
         found.append(figure)
     paper: Paper = validate(Paper, keys, source=source, path=["paper"])
     return paper.model_copy(update={"figures": tuple(found)})

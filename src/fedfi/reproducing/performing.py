@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedfi.data import FederatedData
+from fedfi.data.ratings import RatingsData
 from fedfi.experiment import Experiment
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.loop import RunResult
@@ -48,7 +50,8 @@ class Tasks:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._key, self._data = "", None  # type: str, FederatedData | RatingsData | None
+        self._key = ""
+        self._data: FederatedData | RatingsData | None = None
 
     def of(self, experiment: Experiment, tables: Mapping[str, Any]) -> Task:
         """The task of an experiment with these settings."""
