@@ -16,10 +16,10 @@ SOURCE = Path(fedfi.__file__).parent
 LEVELS = [
     {"cli", "report"},
     {"flower", "audit"},
-    {"executing"},
+    {"executing", "reproducing"},
     {"experiment", "composing"},
     {"federation.run", "registry"},
-    {"engines", "progress", "trackers"},
+    {"engines", "parallel", "progress", "trackers"},
     {"averaging", "submodel", "oneshot", "personal", "recsys"},
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},

@@ -108,6 +108,46 @@ def compare(
     compare_(file, algorithms, seeds, out, [*(set_ or []), *settings], workers, last, quiet)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|GRID.toml]", help="A grid; without one, all are listed.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(metavar="small|paper", help="Cut to two cores, or as the paper has it.")
+    ] = "small",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Its directory; by default runs/GRID-SCALE."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,...", help="Instead of the grid's; 0-2 is 0,1,2.", show_default=False),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="A,B,...", help="These methods alone.")] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Choose learning rates, and stop there.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin no run of a later seed after so long.", show_default=False)
+    ] = None,
+    workers: _Workers = 1,
+    json: _Json = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Run a table of one of the papers again, and set it beside the paper's own figures.
+
+    Learning rates that a grid leaves open are chosen on validation examples first. Runs that are there, of the same
+    settings, are kept, so an interrupted grid goes on with the same command. Writes table.md, results.json, curves.csv.
+    """
+    from fedfi.cli.reproducing import reproduce as reproduce_
+    from fedfi.cli.reproducing import show_names
+
+    if name is None:
+        show_names(json)
+    else:
+        reproduce_(name, scale, out, seeds, only, tune, minutes, workers, quiet)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(metavar="algorithms|datasets|models|partitions", show_default=False)],

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from fedfi import registry
 from fedfi.cli.exits import note_workers, stoppable
-from fedfi.cli.parallel import Work, in_processes
 from fedfi.cli.running import check_same_split, check_writable, remembered
 from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
@@ -24,6 +23,7 @@ from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.record import finite
 from fedfi.federation.rng import keyed_generator
 from fedfi.importing import importing_from
+from fedfi.parallel import Work, in_processes
 from fedfi.progress import loading, progress
 from fedfi.report.reading import read_run
 from fedfi.validation import flat, shown

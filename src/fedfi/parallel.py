@@ -22,11 +22,11 @@ from fedfi.orphans import die_with
 from fedfi.progress import numbers
 
 Tell = Callable[[Mapping[str, Any]], None]
-Work = Callable[[Tell], None]
-"""Does the work and tells of each round."""
+Work = Callable[[Tell], str | None]
+"""Does the work, tells of each round, and may say at the end what it came to."""
 
 Told = tuple[int, str, str]
-"""Position of the work, ``"round"`` or ``"failed"``, and the text."""
+"""Position of the work; ``"round"``, ``"result"`` or ``"failed"``; and the text."""
 
 
 def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
@@ -69,7 +69,7 @@ def in_processes(works: Iterable[Work], workers: int) -> Iterator[Told]:
                     kind, text = ready.recv()
                 except EOFError:
                     kind, text = "ended", ""
-                if kind == "round":
+                if kind in ("round", "result"):
                     yield number, kind, text
                     continue
                 del busy[ready]
@@ -105,7 +105,7 @@ def _in_turn(works: Iterable[Work]) -> Iterator[Told]:
 
 def _done(work: Work, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     try:
-        work(lambda line: tell(f"round {line['round']}  {numbers(line)}"))
+        result = work(lambda line: tell(f"round {line['round']}  {numbers(line)}"))
     except BrokenPipeError:
         return  # the parent is gone
     except Exception as error:
@@ -113,3 +113,6 @@ def _done(work: Work, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
             traceback.print_exc()
         known = isinstance(error, InputError | RunError)
         yield "failed", " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
+    else:
+        if result is not None:
+            yield "result", result

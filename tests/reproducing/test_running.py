@@ -1,0 +1,77 @@
+"""A grid is tuned, run, and goes on where it was."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tests.reproducing.files import DIGITS, RATINGS, grid
+
+from fedfi.errors import RunError
+from fedfi.reproducing.jobs import missing
+from fedfi.reproducing.running import Options, reproduce
+
+QUIET = Options(quiet=True)
+
+
+def test_a_grid_is_tuned_run_and_set_beside_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = grid(tmp_path, DIGITS, seeds=(0,))
+    assert reproduce(found, tmp_path, QUIET, tune_only=True) is None
+    tuned = json.loads((tmp_path / "tuning.json").read_text())
+    assert sorted(tuned["validation_accuracy"]) == sorted(tuned["best"]) == ["plain/dirichlet", "plain/iid"]
+    assert sorted(tuned["validation_accuracy"]["plain/iid"]) == ["0.1", "0.5"]
+    assert list((tmp_path / "runs").iterdir()) == []
+    table = reproduce(found, tmp_path, Options(workers=2))
+    assert capsys.readouterr().err.startswith("4 runs\n")
+    assert table == (tmp_path / "table.md").read_text()
+    assert "| 91.5 ± 0.4 |" in table
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert [(row["setting"], row["method"], row["rounds"]) for row in rows] == [
+        (["iid"], "plain", 2), (["iid"], "near", 2), (["dirichlet"], "plain", 2), (["dirichlet"], "near", 2),
+    ]  # fmt: skip
+    curve = [
+        row for row in csv.DictReader((tmp_path / "curves.csv").read_text().splitlines())
+        if (row["skew"], row["method"], row["metric"]) == ("iid", "near", "global/accuracy")
+    ]  # fmt: skip
+    assert [row["round"] for row in curve] == ["1", "2"]
+    assert float(curve[-1]["mean"]) == pytest.approx(rows[1]["global/accuracy"])
+
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
+    more = grid(tmp_path, DIGITS)  # both seeds of the file
+    assert len(missing(more, tmp_path)) == 4
+    reproduce(more, tmp_path, QUIET)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert len(list((tmp_path / "runs").iterdir())) == 8
+    assert missing(more, tmp_path) == []
+
+
+def test_a_run_that_fails_ends_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = DIGITS.replace("rates = [0.1, 0.5]", "rates = [0.1]") + "min_replies = 5\n"
+    found = grid(tmp_path, text, seeds=(0,))
+    with pytest.raises(RunError, match="2 runs failed, all others are done: iid-near-0, dirichlet-near-0"):
+        reproduce(found, tmp_path, QUIET)
+    assert "iid-near-0: " in capsys.readouterr().err
+    assert {path.stem for path in (tmp_path / "runs").iterdir()} == {"iid-plain-0", "dirichlet-plain-0"}
+    assert "| plain | 0.1 | 1 |" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.slow
+def test_later_seeds_are_left_where_there_is_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = grid(tmp_path, RATINGS)
+    reproduce(found, tmp_path, Options(minutes=0.0))  # the first seed is always run
+    assert {p.stem[-1] for p in (tmp_path / "runs").iterdir()} == {"0"}
+    assert "3 runs left for another time" in capsys.readouterr().err
+    tuned = json.loads((tmp_path / "tuning.json").read_text())
+    assert sorted(tuned["best"]) == ["fedrkg/honest", "fedrkg/leaky", "mf/honest"]
+    table = reproduce(found, tmp_path, Options(minutes=math.inf))
+    assert len(list((tmp_path / "runs").iterdir())) == 7
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert len(rows) == 7
+    fedrkg = next(row for row in rows if row["method"] == "fedrkg")
+    assert {"best", "ranking/hr@10", "bytes/total"} <= fedrkg.keys()
+    assert table is not None
+    assert "| fedrkg | learning_rate 0.1, interval" in table
+    assert table.count("| popularity |") == 2
