@@ -157,9 +157,9 @@ class Grid:
         changes = {k: v for k, v in self.methods[cell.method].items() if k not in OF_METHOD}
         tables = merged({**tables, "algorithm": self._applying(cell, tables, changes)}, changes)
         tables = merged(tables, {"seed": cell.seed})
-        for key, value in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
+        for key, chosen in (choice if isinstance(choice, dict) else {"train.learning_rate": choice}).items():
             table, _, name = key.partition(".")
-            tables = merged(tables, {table: {name: value}})
+            tables = merged(tables, {table: {name: chosen}})
         return tables if rounds is None else tables | {"rounds": min(rounds, tables["rounds"])}
 
     def _applying(self, cell: Cell, tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

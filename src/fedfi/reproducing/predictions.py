@@ -30,7 +30,9 @@ def keep(path: Path, algorithm: Algorithm[Any], task: Task, result: RunResult) -
     else:
         benches.whole.load(result.model)
         module = benches.whole.module
-    networks = [module, *(module.networks if isinstance(algorithm, Ensemble) else ())]
+    networks = [module]
+    if isinstance(algorithm, Ensemble):
+        networks += module.get_submodule("networks").children()
     test = task.examples.test
     said = np.zeros((len(networks), len(test)), np.uint8)
     with torch.inference_mode():

@@ -15,7 +15,7 @@ from fedfi.federation.task import Task
 from fedfi.parallel import Tell, Work, in_processes
 from fedfi.progress import progress
 from fedfi.reproducing import followers, performing, tables, tuning
-from fedfi.reproducing.grid import Grid
+from fedfi.reproducing.grid import Grid, said
 from fedfi.reproducing.jobs import Job, missing
 from fedfi.reproducing.performing import Tasks
 
@@ -89,7 +89,7 @@ def _tune(grid: Grid, out: Path, options: Options) -> None:
     trials = found.trials(options.only)
     if not trials:
         return
-    names = [f"{trial.key} at {tuning.said(trial.choice)}" for trial in trials]
+    names = [f"{trial.key} at {said(trial.choice)}" for trial in trials]
     rounds = sum(trial.experiment.settings.rounds for trial in trials)
     _say(f"{len(trials)} runs of tuning", options)
     works = tuning.works(grid, trials, Tasks(options.quiet))

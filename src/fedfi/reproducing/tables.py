@@ -108,8 +108,8 @@ def _sources(grid: Grid, at: Mapping[str, str], beside: Sequence[str]) -> list[s
     lines = []
     for name, key in grid.head.shown.items():
         by_source: dict[str, list[str]] = {}
-        for method in grid.methods if key in beside and grid.paper else ():
-            figure = grid.paper.figure(key, method, at)
+        for method in grid.methods if key in beside else ():
+            figure = grid.paper.figure(key, method, at) if grid.paper else None
             if figure is not None:
                 by_source.setdefault(figure[1], []).append(method)
         if by_source:
