@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import types
 import typing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,26 @@ class Key:
 
 HEADS = ("key", "type", "default", "description")
 plain = as_toml
+
+
+def markdown_table(rows: Iterable[Sequence[str]]) -> str:
+    """Keys as a table in Markdown.
+
+    Args:
+        rows: What `Key.row` gives.
+    """
+    lines = [
+        [f"`{key}`", _code(kind), _code(default) if default != "required" else "*required*", text]
+        for key, kind, default, text in rows
+    ]
+    if not lines:
+        return "No keys.\n"
+    cells = [["key", "type", "default", "meaning"], ["---"] * 4, *lines]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells) + "\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
 
 
 def keys_of(kind: Any) -> list[Key]:
@@ -148,7 +169,7 @@ def type_name(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation)).replace("Any", "value")
 
 
-def _bounds(metadata: typing.Sequence[Any]) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     found = [f"{s} {getattr(m, n):g}" for m in metadata for n, s in signs.items() if getattr(m, n, None) is not None]
     return f", {', '.join(found)}" if found else ""
