@@ -53,7 +53,7 @@ docs: install
 # Sdist and wheel in dist/; the wheel is made of the sdist, so what that lacks is missing at once.
 build: install
 	rm -rf dist
-	$(BIN)/python -m build
+	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
 
 # Real processes and networks; those of Flower need the environment of the benchmarks, which has Flower.
