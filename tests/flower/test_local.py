@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import Distribution, PathDistribution
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +110,26 @@ def test_without_flower_the_error_names_the_extra(tmp_path, monkeypatch, capsys)
     assert main(["flower", "up", "e.toml"]) == 2
     assert "this needs Flower: pip install 'fedfi[flower]'" in capsys.readouterr().err
     assert not (tmp_path / "flower-federation").exists()
+
+
+def test_programs_are_found_where_flower_was_installed(tmp_path, monkeypatch):
+    """An environment that borrows another's packages has none of its programs."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own/bin/python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "own/bin"))
+    program = tmp_path / "other/bin/flwr"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    packages = tmp_path / "other/lib/site-packages"
+    found = PathDistribution(packages / "flwr-1.0.dist-info")
+    (packages / "flwr-1.0.dist-info").mkdir(parents=True)
+    (packages / "flwr-1.0.dist-info/RECORD").write_text("../../bin/flwr,,\n")
+    monkeypatch.setattr(local, "distribution", lambda name: found)
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: object())
+    assert Path(local._program("flwr")) == program
+    monkeypatch.setattr(local, "distribution", lambda name: Distribution.from_name("fedfi"))
+    with pytest.raises(InputError, match="flwr is not there"):
+        local._program("flwr")
 
 
 def test_down_without_a_federation(tmp_path, capsys):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from typing import Any
 
 from fedfi import registry
-from fedfi.cli.tables import keys_of, markdown_table
+from fedfi.cli.tables import as_markdown, keys_of, markdown_table
 from fedfi.validation import as_toml
 
 FOLDER = "algorithms"
@@ -22,8 +21,6 @@ _FAMILIES: dict[str, tuple[str, list[str], str]] = {
     "recsys": ("Recommendation", ["recommendation.md"], "claims.md#fedrkg"),
 }
 """Title, guides, and where what was measured stands, by family."""
-
-_CODE = re.compile(r"(`+[^`]+`+)")
 
 
 def page_of(name: str) -> str:
@@ -54,20 +51,20 @@ def page(name: str) -> str:
     title, guides, results = _FAMILIES[entry.family]
     guide = f" ([guide](../{guides[0]}))" if guides else ""
     about = [
-        ("paper", _text(entry.paper)),
+        ("paper", as_markdown(entry.paper)),
         ("family", title + guide),
         ("in Python", f"`{kind.__module__}.{kind.__qualname__}`"),
         ("measured", f"[results](../{results})"),
     ]
     parts = [
-        f"# {name}\n\n{_text(entry.summary)}.\n",
+        f"# {name}\n\n{as_markdown(entry.summary)}.\n",
         "| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in about),
         f'```toml\n[algorithm]\nname = "{name}"\n```\n',
         "## Options\n\nKeys of the table `[algorithm]`, arguments of the class in Python.\n",
         markdown_table(key.row() for key in keys_of(kind)),
         *_presets(kind),
         *_around(kind),
-        f"## Paper, equations, deviations\n\n{_text(_notes(kind))}\n",
+        f"## Paper, equations, deviations\n\n{as_markdown(_notes(kind))}\n",
     ]
     return "\n".join(parts)
 
@@ -77,7 +74,7 @@ def _index() -> str:
     for family, (title, guides, _) in _FAMILIES.items():
         guide = f"[The guide](../{guides[0]}) tells which to take.\n\n" if guides else ""
         rows = [
-            f"| [`{name}`]({name}.md) | {_text(e.summary)} | {_text(e.paper)} |\n"
+            f"| [`{name}`]({name}.md) | {as_markdown(e.summary)} | {as_markdown(e.paper)} |\n"
             for name, e in registry.entries().items()
             if e.family == family
         ]
@@ -102,9 +99,3 @@ def _around(kind: type[Any]) -> list[str]:
 
 def _notes(kind: type[Any]) -> str:
     return inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "")
-
-
-def _text(notes: str) -> str:
-    """Notes as Markdown: what looks like a tag of HTML is none."""
-    parts = _CODE.split(notes)
-    return "".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))

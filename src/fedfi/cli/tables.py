@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ class Key:
         return self.name, self.type, self.default, self.description
 
 
+_SPAN = re.compile(r"(`+[^`]+`+)")
 HEADS = ("key", "type", "default", "description")
 plain = as_toml
 
@@ -46,13 +48,23 @@ def markdown_table(rows: Iterable[Sequence[str]]) -> str:
         rows: What `Key.row` gives.
     """
     lines = [
-        [f"`{key}`", _code(kind), _code(default) if default != "required" else "*required*", text]
+        [f"`{key}`", _code(kind), _code(default) if default != "required" else "*required*", as_markdown(text, "|")]
         for key, kind, default, text in rows
     ]
     if not lines:
         return "No keys.\n"
     cells = [["key", "type", "default", "meaning"], ["---"] * 4, *lines]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells) + "\n"
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+
+def as_markdown(text: str, special: str = "") -> str:
+    """Text as Markdown: outside of code, what looks like a tag of HTML is none, and special characters are plain."""
+    parts = _SPAN.split(text)
+    for number in range(0, len(parts), 2):
+        parts[number] = parts[number].replace("<", "&lt;")
+        for character in special:
+            parts[number] = parts[number].replace(character, f"\\{character}")
+    return "".join(parts)
 
 
 def _code(text: str) -> str:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import tomli_w
@@ -174,7 +175,7 @@ class LocalFederation:
 
     def environment(self, home: Path | None = None) -> dict[str, str]:
         """The environment of its processes."""
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        programs = os.pathsep.join([*map(str, _folders()), os.environ.get("PATH", "")])
         return os.environ | {
             "PATH": programs,
             "FLWR_HOME": str(home or self.directory / "home"),
@@ -254,10 +255,23 @@ class LocalFederation:
 
 
 def _program(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    path = os.pathsep.join([*map(str, _folders()), os.environ.get("PATH", os.defpath)])
+    found = shutil.which(name, path=path)
     if found is None or importlib.util.find_spec("flwr") is None:
         raise InputError(f"{name} is not there; this needs Flower: pip install 'fedfi[flower]'")
+    return found
+
+
+def _folders() -> list[Path]:
+    """Where Flower's programs may lie: where its installation put them, and beside this interpreter.
+
+    An environment may borrow the packages of another, but not its programs.
+    """
+    found = [Path(sys.executable).parent]
+    with contextlib.suppress(PackageNotFoundError):
+        flower = distribution("flwr")
+        recorded = [f for f in flower.files or [] if f.name == "flwr"]
+        found = [Path(str(flower.locate_file(f))).resolve().parent for f in recorded] + found
     return found
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import BACKBONES, Backbone
 from fedfi.recsys.graph import Graph
 from fedfi.recsys.many import train_many
+from fedfi.recsys.objective import LossName
 from fedfi.recsys.privacy import Release
 from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
 from fedfi.recsys.recommender import ItemRate, Recommender
@@ -102,6 +105,7 @@ class Exchange(Recommender[ExchangeState]):
     """Local training of a table and a private head, and an exchange of tables through their mean."""
 
     item_rate: ItemRate = 4.0
+    loss: Annotated[LossName, Field(description="each example alone, or a positive against its negatives")] = "bce"
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -218,7 +222,7 @@ class Exchange(Recommender[ExchangeState]):
     def _recipe(self, task: Task, round: int, packet: Packet, shape: Sequence[int]) -> Recipe:
         """The recipe of a round, for a table of a shape `[items, d]`."""
         plan = self.plan()
-        recipe = recipe_of(task, round, self.item_rate, plan.alternate)
+        recipe = recipe_of(task, round, self.item_rate, plan.alternate, self.loss)
         if plan.graph is not None:  # the gradient of strength * mean((table - anchor)^2)
             pull = min(1.0, recipe.item_rate * plan.graph.strength * 2.0 / (shape[0] * shape[1]))
             recipe = replace(recipe, pull=pull)

@@ -12,6 +12,7 @@ not written over a user's table but softly drawn in, item by item through a gate
 | inner loop of the truncated bi-level problem | `gate_epochs`, `gate_rate`; table and head frozen |
 | E epochs, batch 256, clip 1.0 | the task's `[train]` table |
 | item step size, lr * items * 80 in the code | `item_rate` |
+| binary cross-entropy; others in `fedfi.recsys.objective` | `loss` |
 | FedMF, FedNCF, PFedRec as backbones | `backbone` |
 | local differential privacy: clip C, noise N(0, (sigma C)^2) | `clip`, `noise`, `delta`, `source` |
 
@@ -121,7 +122,7 @@ class FedRKG(Exchange):
             return mean
         gate = None
         if self.gate:
-            recipe = self._inner(recipe_of(client.task, client.round, self.item_rate))
+            recipe = self._inner(recipe_of(client.task, client.round, self.item_rate, loss=self.loss))
             gate = client.memory.get("gate", torch.zeros(3 * table.shape[1] + 1))
             scoring = self.plan().scoring
             gate = train_gate(client, scoring, table, mean, head, gate, self.own_weight, self.gate_rate, recipe)
@@ -135,7 +136,7 @@ class FedRKG(Exchange):
             return
         part, gates = part_of(cohort, who), None
         if self.gate:
-            recipe = self._inner(recipe_of(cohort.task, cohort.round, self.item_rate))
+            recipe = self._inner(recipe_of(cohort.task, cohort.round, self.item_rate, loss=self.loss))
             heads = {n: t[who] for n, t in head.items()}
             before = part.read("gate", torch.zeros(3 * mean.shape[1] + 1))
             scoring = self.plan().scoring

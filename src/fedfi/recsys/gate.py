@@ -14,7 +14,6 @@ import dataclasses
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
@@ -71,7 +70,7 @@ def train_gate(
     for items, labels in single.batches(client, recipe, PURPOSE):
         gate = gate.detach().requires_grad_()
         rows = guided(table[items].detach(), anchor[items].detach(), beta, gate)
-        loss = functional.binary_cross_entropy_with_logits(backbone.logits(frozen, rows[None])[0], labels)
+        loss = recipe.objective.losses(backbone.logits(frozen, rows[None])[0], labels).mean()
         (gradient,) = torch.autograd.grad(loss, gate)
         gate = gate.detach() - rate * clip_factor(gradient.square().sum().sqrt(), recipe.clip) * gradient
     return gate
@@ -97,11 +96,9 @@ def train_gates(
         item, label = torch.zeros(number * width, dtype=torch.int64), torch.zeros(number * width)
         item[place], label[place] = batch.item, batch.label
         item, label = item.view(number, width), label.view(number, width)
-        there = torch.arange(width)[None] < batch.sizes[:, None]
         gates = gates.detach().requires_grad_()
         rows = guided(flat[base[:, None] + item], anchor[item], beta, gates)
-        losses = functional.binary_cross_entropy_with_logits(backbone.logits(frozen, rows), label, reduction="none")
-        loss = ((losses * there).sum(1) / batch.sizes.clamp(min=1)).sum()
+        _, loss = many.padded_loss(backbone.logits(frozen, rows), label, batch, recipe)
         (gradient,) = torch.autograd.grad(loss, gates)
         factor = clip_factor(gradient.square().sum(1).sqrt(), recipe.clip)
         gates = gates.detach() - rate * factor[:, None] * gradient

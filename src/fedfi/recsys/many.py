@@ -1,7 +1,8 @@
 """Training many clients' recommenders at once.
 
 All tables are one tensor, row ``base + item`` of which is a client's item. Only rows that a batch touches are read and
-written. For a linear head the gradient is closed: with logit s = q w + b and g = (sigmoid(s) - y) / batch,
+written. For a linear head the gradient is closed: with logit s = q w + b and g the gradient of the batch's mean loss in
+the logits, for binary cross-entropy (sigmoid(s) - y) / batch,
 
     ds: row of item i  <-  G_i w,  w  <-  sum_e g_e q_e,  b  <-  sum_e g_e,
 
@@ -24,7 +25,7 @@ from fedfi.data.negatives import stream
 from fedfi.errors import InputError
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Tree
-from fedfi.numerics.steady import elementwise, full, matmul
+from fedfi.numerics.steady import full, matmul
 from fedfi.recsys.backbones import Backbone
 from fedfi.recsys.recipe import Recipe, ratings_of
 from fedfi.recsys.single import clip_factor
@@ -85,7 +86,7 @@ def train_many(
         anchors: Where each client's table is pulled to ``[items, d]``, if the recipe has a pull.
 
     Returns:
-        Each client's mean loss over its examples ``[n]``.
+        Each client's mean loss over the terms of its objective ``[n]``.
     """
     total, count = torch.zeros(len(cohort)), torch.zeros(len(cohort))
     items = len(ratings_of(cohort.task).items)
@@ -101,7 +102,7 @@ def train_many(
             for i in batch.sizes.nonzero()[:, 0].tolist():
                 table[int(base[i]) : int(base[i]) + items].lerp_(anchors[i], recipe.pull)
         total += losses
-        count += batch.sizes
+        count += batch.sizes // recipe.objective.group
     return total / count
 
 
@@ -120,17 +121,19 @@ def _linear_step(
     place = client * items + batch.item
     row = base[client] + batch.item
     rows = table.index_select(0, row)
-    each = batch.sizes.clamp(min=1).to(rows.dtype)[client]
+    goal = recipe.objective
+    each = _terms(batch, recipe).to(rows.dtype)[client]
     own = weight.index_select(0, client)
 
     def residuals() -> tuple[Tensor, Tensor]:
         logits = (rows * own).sum(1)
         if bias is not None:
             logits += bias[client, 0]
-        return logits, (elementwise(torch.sigmoid, logits) - batch.label) / each
+        terms, g = goal.closed(logits, batch.label)
+        return terms, g / each
 
-    logits, g = residuals()
-    losses = _per_client(elementwise(functional.softplus, logits) - batch.label * logits, batch)
+    terms, g = residuals()
+    losses = _per_client(terms, batch, goal.group)
     of_weight = torch.zeros_like(weight).index_add_(0, client, g[:, None] * rows)
     of_bias = _per_client(g, batch)
     head_square = of_weight.square().sum(1) + (of_bias.square() if bias is not None else 0.0)
@@ -168,8 +171,13 @@ def _within(weight: Tensor, subspace: Tensor) -> Tensor:
     return matmul(weight[:, None], both)[:, 0]
 
 
-def _per_client(values: Tensor, batch: Batch) -> Tensor:
-    return torch.zeros(len(batch.sizes)).index_add_(0, batch.client, values)
+def _per_client(values: Tensor, batch: Batch, group: int = 1) -> Tensor:
+    return torch.zeros(len(batch.sizes)).index_add_(0, batch.client[::group], values)
+
+
+def _terms(batch: Batch, recipe: Recipe) -> Tensor:
+    """Terms of the objective in each client's batch ``[n]``, 1 for those without this step."""
+    return (batch.sizes // recipe.objective.group).clamp(min=1)
 
 
 def _autograd_step(
@@ -185,8 +193,6 @@ def _autograd_step(
     spread, label = torch.zeros(number * width, dtype=torch.int64), torch.zeros(number * width)
     spread[place], label[place] = inverse, batch.label
     spread, label = spread.view(number, width), label.view(number, width)
-    there = torch.arange(width)[None] < batch.sizes[:, None]
-    sizes = batch.sizes.clamp(min=1)
 
     rows = table.index_select(0, row).requires_grad_()
     heads = {n: t.clone().requires_grad_() for n, t in head.items()}
@@ -194,9 +200,8 @@ def _autograd_step(
 
     def gradients(of: list[Tensor], heads: Tree) -> tuple[Tensor, list[Tensor]]:
         logits = backbone.logits(heads, functional.embedding(spread, rows))
-        losses = functional.binary_cross_entropy_with_logits(logits, label, reduction="none") * there
-        summed = losses.sum(1)
-        return summed.detach(), list(torch.autograd.grad((summed / sizes).sum(), of))
+        summed, loss = padded_loss(logits, label, batch, recipe)
+        return summed.detach(), list(torch.autograd.grad(loss, of))
 
     def square_of_heads(found: list[Tensor]) -> Tensor:
         return torch.stack([g.flatten(1).square().sum(1) for g in found]).sum(0)
@@ -221,7 +226,19 @@ def _autograd_step(
     return losses
 
 
+def padded_loss(logits: Tensor, label: Tensor, batch: Batch, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The loss of a padded batch, logits and labels ``[n, width]``.
+
+    Returns:
+        The sum over each client's terms ``[n]``, and the sum over clients of the means of their terms.
+    """
+    terms = recipe.objective.losses(logits, label)
+    there = torch.arange(terms.shape[1])[None] < (batch.sizes // recipe.objective.group)[:, None]
+    summed = (terms * there).sum(1)
+    return summed, (summed / _terms(batch, recipe)).sum()
+
+
 def width(cohort: Cohort, recipe: Recipe) -> int:
     """Slots of a padded batch; by the data alone, so that a client's arithmetic does not depend on its cohort."""
-    of = ratings_of(cohort.task).interactions
-    return full(min(recipe.batch, int(of.counts.max()) * (of.per_positive + 1)))
+    of, group = ratings_of(cohort.task).interactions, recipe.objective.group
+    return full(min(recipe.batch, int(of.counts.max()) * (of.per_positive + 1)) // group) * group

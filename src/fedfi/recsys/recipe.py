@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from fedfi.data.ratings import ClientRatings, RatingsData
 from fedfi.errors import InputError
 from fedfi.federation.client import Client
 from fedfi.federation.task import Task
+from fedfi.recsys.objective import LossName, Objective, Pointwise, objective
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,13 @@ class Recipe:
     Attributes:
         rate: Step size of what is private.
         item_rate: Step size of the item table.
-        batch: Examples a step, negatives included.
+        batch: Examples a step, negatives included; whole groups of the objective.
         epochs: Passes over the positives, each with negatives drawn anew.
         clip: Largest norm of a client's gradient, of table and head together, or None.
         alternate: Whether each batch first moves the head, then, scored anew, the items.
         subspace: Orthonormal columns ``[d, r]``; the table's updates lie in their span. None: anywhere.
         pull: Share of the way to its anchor that a table goes after each step.
+        objective: What scores are trained for.
     """
 
     rate: float
@@ -35,13 +37,15 @@ class Recipe:
     alternate: bool = False
     subspace: Tensor | None = None
     pull: float = 0.0
+    objective: Objective = field(default_factory=Pointwise)
 
 
-def recipe_of(task: Task, round: int, item_rate: float, alternate: bool = False) -> Recipe:
+def recipe_of(task: Task, round: int, item_rate: float, alternate: bool = False, loss: LossName = "bce") -> Recipe:
     """The recipe of a round.
 
     The gradient of one item's row is a mean over a batch, so it shrinks as 1 / batch; hence the table's step size is
-    learning_rate * number of items * `item_rate`, as the FedRKG code has it.
+    learning_rate * number of items * `item_rate`, as the FedRKG code has it. Where the loss takes a positive with its
+    negatives, a batch is filled with as many of these groups as it has room for, and with one at least.
 
     Raises:
         InputError: If the `[train]` table asks for something that recommenders do not do.
@@ -55,7 +59,9 @@ def recipe_of(task: Task, round: int, item_rate: float, alternate: bool = False)
         raise InputError(f"train.schedule = {t.schedule!r}: must be 'constant' here; round_decay is possible")
     rate = t.learning_rate * t.round_decay**round
     items = len(ratings_of(task).items)
-    return Recipe(rate, rate * items * item_rate, t.batch_size, t.epochs or 1, t.clip_norm, alternate)
+    goal = objective(loss, ratings_of(task).per_positive)
+    batch = max(1, t.batch_size // goal.group) * goal.group
+    return Recipe(rate, rate * items * item_rate, batch, t.epochs or 1, t.clip_norm, alternate, objective=goal)
 
 
 def ratings_of(task: Task) -> RatingsData:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedfi.data.negatives import stream
 from fedfi.federation.client import Client
@@ -41,7 +40,7 @@ def train_one(
         anchor: Where the table is pulled to ``[items, d]``, if the recipe has a pull.
 
     Returns:
-        The trained table and head, and the mean loss over all examples.
+        The trained table and head, and the mean loss over all terms of the objective.
     """
     table = table.clone().requires_grad_()
     head = {n: t.clone().requires_grad_() for n, t in head.items()}
@@ -50,10 +49,11 @@ def train_one(
 
         def loss(items: Tensor = items, labels: Tensor = labels, table: Tensor = table) -> Tensor:
             logits = backbone.logits({n: t[None] for n, t in head.items()}, table[items][None])[0]
-            return functional.binary_cross_entropy_with_logits(logits, labels)
+            return recipe.objective.losses(logits, labels).mean()
 
         value = loss()
-        total, count = total + value.item() * len(items), count + len(items)
+        terms = len(items) // recipe.objective.group
+        total, count = total + value.item() * terms, count + terms
         if recipe.alternate:
             _step(value, list(head.values()), [recipe.rate] * len(head), recipe)
             _step(loss(), [table], [recipe.item_rate], recipe)
