@@ -6,7 +6,7 @@ BENCH := .venv-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-all lint bench docs system clean
+.PHONY: install demo test test-all lint bench docs build system clean
 
 install: $(STAMP)
 
@@ -49,6 +49,12 @@ $(BENCH)/.installed: $(STAMP)
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+
+# Sdist and wheel in dist/; the wheel is made of the sdist, so what that lacks is missing at once.
+build: install
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 # Real processes and networks; those of Flower need the environment of the benchmarks, which has Flower.
 # FEDFI_KILLS=20 make system kills twenty times instead of four.

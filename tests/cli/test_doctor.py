@@ -36,7 +36,12 @@ def test_data_are_named_where_they_are_found(
     (tmp_path / "cifar100").mkdir()  # and nothing in it
     monkeypatch.setenv("FEDFI_DATA", str(tmp_path))
     assert main(["doctor", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["found"] == ["cifar10", "filmtrust"]
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert data["found"] == ["cifar10", "filmtrust"]
+    assert data["embedded"] == ["digits", "breast_cancer", "synthetic_ratings"]
     monkeypatch.setenv("FEDFI_DATA", str(tmp_path / "nowhere"))
     assert main(["doctor"]) == 0
     assert "which is no folder" in capsys.readouterr().out
+    monkeypatch.delenv("FEDFI_DATA")
+    assert main(["doctor"]) == 0
+    assert "not set: a folder" in capsys.readouterr().out

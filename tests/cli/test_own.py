@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.blocks import blocks
 from tests.tiny import by_hand, small
 
 import fedfi as library
@@ -62,10 +63,9 @@ def test_the_example_runs_and_is_compared(here: Path, fedfi) -> None:
 
 
 def test_the_example_is_what_the_documentation_shows() -> None:
-    shown = (ROOT / "docs" / "your-own.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)\n```", shown, re.DOTALL)
     source = (ROOT / "examples" / "mymethod.py").read_text()
-    assert any("class Noisy" in block and block in source for block in blocks)
+    shown = blocks(ROOT / "docs" / "your-own.md", "python")
+    assert any("class Noisy" in block.text and block.text in source for block in shown)
 
 
 def test_without_noise_the_short_one_is_fedavg_and_the_median_of_two_is_the_smaller(here: Path) -> None:

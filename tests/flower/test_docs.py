@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import types
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests import tiny
+from tests.blocks import blocks
 from tests.flower.fakes import FakeGrid, Machine, Time, run_app
 
 from fedfi.averaging.fedavg import FedAvg
@@ -19,7 +19,7 @@ from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.run import run
 
 PAGE = Path(__file__).parents[2] / "docs/flower.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+BLOCKS = [block.text for block in blocks(PAGE, "python")]
 
 
 def executed(beginning: str) -> dict:

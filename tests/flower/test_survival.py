@@ -15,6 +15,7 @@ from tests import tiny
 from tests.flower.fakes import FakeGrid, Machine, Time, federation, machine, over_the_wire
 from tests.flower.remembering import Remembering
 
+from fedfi import __version__
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, Error, Message
@@ -581,7 +582,7 @@ def unlike(**changes):
 @pytest.mark.parametrize(
     ("agreement", "said"),
     [
-        (unlike(fedfi="0.0.1"), r"it has fedfi 0.0.1, the server 0.1.0"),
+        (unlike(fedfi="0.0.1"), f"it has fedfi 0.0.1, the server {__version__}"),
         (unlike(layout={"0.weight": "8x7 float32"}), r"its model has '0.weight' 8x7 float32, the server's 8x6 float32"),
         (Agreement.of(tiny.small(), {"seed": 1}), r"its experiment is \w+, the server's \w+: other settings"),
     ],
@@ -616,7 +617,9 @@ def test_a_node_refuses_a_server_that_is_unlike_it(tmp_path):
     there = federation(ALL, tiny.small, tmp_path, 6)
     there.engine.wait(1)
     there.engine._agreement = unlike(fedfi="9.9")
-    with pytest.raises(RunError, match=r"this node cannot work for the server: it has fedfi 0.1.0, the server 9.9"):
+    with pytest.raises(
+        RunError, match=f"this node cannot work for the server: it has fedfi {__version__}, the server 9.9"
+    ):
         go(there)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from tests.blocks import blocks
 from tests.house.test_structure import LEVELS
 
 import fedfi
 from fedfi.importing import import_callable
 
-TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+TEXT = PAGE.read_text()
 
 
 def test_the_diagram_names_every_room_at_its_level() -> None:
@@ -29,7 +30,7 @@ def test_the_diagram_names_every_room_at_its_level() -> None:
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = textwrap.dedent(re.search(r"   ```python\n(.*?)   ```\n", TEXT, re.DOTALL)[1])
+    code = next(block.text for block in blocks(PAGE, "python") if "class MyMethod" in block.text)
     (tmp_path / "contributed.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     try:

@@ -14,6 +14,7 @@ from fedfi.federation.record import environment
 _OF_DEVELOPERS = ("dev", "docs", "bench")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _NAME = re.compile(r"[\w.-]+")
+_UNSET = "not set: a folder with a sub-folder for each data set; what is in none is looked for on the web"
 
 
 def doctor(as_json: bool) -> None:
@@ -24,7 +25,8 @@ def doctor(as_json: bool) -> None:
         return
     rows = {name: str(found[name]) for name in ("python", "platform", "cpus")}
     rows |= {"devices": ", ".join(found["devices"])} | found["packages"]
-    rows["FEDFI_DATA"] = found["data"]["folder"] or found["data"]["problem"] or "not set"
+    rows["data embedded"] = ", ".join(found["data"]["embedded"])
+    rows["FEDFI_DATA"] = found["data"]["folder"] or found["data"]["problem"] or _UNSET
     rows["data there"] = ", ".join(found["data"]["found"]) or "none that is known by name"
     for extra, content in found["extras"].items():
         missing = [name for name, version in content["packages"].items() if version is None]
@@ -61,8 +63,13 @@ def _data() -> dict[str, Any]:
         root, problem = hub.data_root(), None
     except InputError as error:
         root, problem = None, str(error)
-    names = [] if root is None else [name for name in available() | ratings() if _is_there(name)]
-    return {"folder": None if root is None else str(root), "problem": problem, "found": names}
+    known = available() | ratings()
+    return {
+        "embedded": [name for name, summary in known.items() if summary.endswith("(embedded)")],
+        "folder": None if root is None else str(root),
+        "problem": problem,
+        "found": [] if root is None else [name for name in known if _is_there(name)],
+    }
 
 
 def _is_there(name: str) -> bool:

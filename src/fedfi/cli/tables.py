@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +36,39 @@ class Key:
         return self.name, self.type, self.default, self.description
 
 
+_SPAN = re.compile(r"(`+[^`]+`+)")
 HEADS = ("key", "type", "default", "description")
 plain = as_toml
+
+
+def markdown_table(rows: Iterable[Sequence[str]]) -> str:
+    """Keys as a table in Markdown.
+
+    Args:
+        rows: What `Key.row` gives.
+    """
+    lines = [
+        [f"`{key}`", _code(kind), _code(default) if default != "required" else "*required*", as_markdown(text, "|")]
+        for key, kind, default, text in rows
+    ]
+    if not lines:
+        return "No keys.\n"
+    cells = [["key", "type", "default", "meaning"], ["---"] * 4, *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+
+def as_markdown(text: str, special: str = "") -> str:
+    """Text as Markdown: outside of code, what looks like a tag of HTML is none, and special characters are plain."""
+    parts = _SPAN.split(text)
+    for number in range(0, len(parts), 2):
+        parts[number] = parts[number].replace("<", "&lt;")
+        for character in special:
+            parts[number] = parts[number].replace(character, f"\\{character}")
+    return "".join(parts)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
 
 
 def keys_of(kind: Any) -> list[Key]:
@@ -148,7 +181,7 @@ def type_name(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation)).replace("Any", "value")
 
 
-def _bounds(metadata: typing.Sequence[Any]) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     found = [f"{s} {getattr(m, n):g}" for m in metadata for n, s in signs.items() if getattr(m, n, None) is not None]
     return f", {', '.join(found)}" if found else ""

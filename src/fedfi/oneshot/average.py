@@ -3,6 +3,8 @@
 `fedavg` does the same in rounds, without what a merge has: independent initialisations, 16-bit uploads, uploads as
 files, batch norms measured anew, and what `improving` adds. With 32-bit uploads and `reestimate = false` one round of
 the two gives the same model, up to rounding.
+
+Deviations: what a merge has besides, as said.
 """
 
 from __future__ import annotations

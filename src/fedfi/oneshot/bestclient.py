@@ -1,7 +1,7 @@
 """The best single client, a reference that a merge should beat.
 
 The model that scores best on the server's examples; without any, that of the client with most examples. In further
-rounds every client goes on from it.
+rounds every client goes on from it. Deviations: none, since it has no paper.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 What is deployed is all K models; class probabilities are averaged (`combine`). Its cost is K models to store and K
 forward passes a prediction. In further rounds clients start from the mean of the models, since an ensemble cannot be
 trained on from.
+
+Deviations: the paper also chooses which models take part; here all do.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Cheng et al., Fine-tuning is Fine in Federated Learning, arXiv:2108.07313.
 
 The global model is FedAvg's to the bit. Fine-tuning follows the task's recipe and starts from the global model each
 time, so that nothing is remembered.
+
+Deviations: none; papers differ in how long, and at which rate, they fine-tune.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Local training alone: what a client reaches without a federation.
 
 Nothing is shared but the loss and the number of examples, which the server reports. Clients start from one common
-initialisation.
+initialisation. Deviations: none, since it has no paper.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random: every user's items in an order of chance, the same in every round; what no method may fall below.
 
-No paper. The order of a user comes from the run's seed and its name.
+No paper, so no deviations. The order of a user comes from the run's seed and its name.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Device-Heterogeneity Federated Learning, arXiv:2402.17202; Liao et al., IEEE Tra
 
 **A reconstruction.** What was at hand of the paper is its abstract: the model is seen as blocks, small local models
 train all blocks of it by block-wise rolling, and trained parameters are broadcast, weighted, to the entire space.
-Everything below that is exact is ours.
+Everything below that is exact is ours, so deviations from the paper cannot be listed.
 
 | paper | here |
 |---|---|

@@ -3,6 +3,8 @@
 Local training keeps its mask for the round; each entry is averaged over the clients that held it. With
 `score = "magnitude"` this is FIARSE without its moving mask and its gradient factor; with `score = "random"` it is
 dropout of single weights, drawn anew for each client in each round.
+
+Deviations: none, since it has no paper of its own.
 """
 
 from __future__ import annotations
