@@ -67,8 +67,8 @@ def alignments(run: RunRecord) -> list[Figure]:
         return []
     parties = int(found.scalars.get("parties", 0))
     note = (
-        f"The stronger the colour, the more of the {parties} parties have the unit of that row at the place of that column in the"
-        f" merged model, in round {found.scalars['round']}. On the diagonal it stayed at its place."
+        f"The stronger the colour, the more of the {parties} parties have the unit of that row at the place of that"
+        f" column in the merged model, in round {found.scalars['round']}. On the diagonal it stayed at its place."
     )
     return [_matrix(layer, counts, note) for layer, counts in list(found.tensors.items())[:_MOST_MATRICES]]
 
