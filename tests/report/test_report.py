@@ -67,7 +67,7 @@ def test_page_has_all_parts(tmp_path: Path) -> None:
         "<h2>Learning</h2>",
         "<h2>Submodels</h2>",
         "<h2>Clients</h2>",
-        "<h2>Traffic</h2>",
+        "<h2>Traffic and time</h2>",
         "<h2>Failures and warnings</h2>",
         "<h2>Settings and environment</h2>",
         "prefers-color-scheme: dark",

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedfi.audit.findings import Audit
 from fedfi.audit.inference import dominant_label, infer_labels, membership
 from fedfi.audit.inversion import invert, psnr, ssim
-from fedfi.audit.page import html, markdown
+from fedfi.audit.page import html, markdown, pictures
 from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
@@ -205,8 +205,9 @@ def _pixels(image: Tensor, data: Dataset) -> Tensor:
 
 
 def write(audits: Sequence[Audit], folder: Path) -> None:
-    """Writes `audit.json`, `audit.md` and `audit.html` into a folder."""
+    """Writes `audit.json`, `audit.md`, `audit.html`, and its pictures as `pictures.json`, into a folder."""
     content = [{"name": a.name, "method": a.method, **a.table} for a in audits]
     texts = {"json": json.dumps(content, indent=1) + "\n", "md": markdown(audits), "html": html(audits)}
     for ending, text in texts.items():
         write_output(folder / f"audit.{ending}", text.encode())
+    write_output(folder / "pictures.json", (json.dumps(pictures(audits), indent=1) + "\n").encode())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedfi.audit.findings import Audit
 
-_COLUMNS = {
+COLUMNS = {
     "known/share": "parameters in the clear",
     "labels/masks": "label from masks",
     "labels/fisher": "label from Fisher scores",
@@ -25,8 +25,8 @@ _COLUMNS = {
 
 def rows(audits: Sequence[Audit]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table; columns that nothing is known of are left out."""
-    columns = [c for c in _COLUMNS if any(c in a.table for a in audits)]
-    header = ["run", "method", *(_COLUMNS[c] for c in columns)]
+    columns = [c for c in COLUMNS if any(c in a.table for a in audits)]
+    header = ["run", "method", *(COLUMNS[c] for c in columns)]
     return header, [[a.name, a.method, *(_shown(a.table.get(c)) for c in columns)] for a in audits]
 
 
@@ -64,6 +64,15 @@ def html(audits: Sequence[Audit]) -> str:
         "<p>Each picture: the client's example on the left, the attack's reconstruction on the right.</p>"
         f"{pictures}</html>\n"
     )
+
+
+def pictures(audits: Sequence[Audit]) -> list[dict[str, str]]:
+    """Each pair of pictures as data that a page can hold, with its run and caption."""
+    return [
+        {"name": a.name, "caption": caption, "original": _png(original), "reconstruction": _png(rebuilt)}
+        for a in audits
+        for caption, original, rebuilt in a.pictures
+    ]
 
 
 def _png(image: Tensor) -> str:

@@ -37,6 +37,7 @@ _UNSTARTED = {
     "split.json",
     "events.jsonl",
     "metrics.jsonl",
+    "exhibits",
     "checkpoints",
     "rows",
     "tensorboard",

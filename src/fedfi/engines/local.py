@@ -14,7 +14,7 @@ from fedfi.federation.algorithm import Algorithm, Failure, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, means, shards
-from fedfi.federation.packet import Packet
+from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.task import Task
 
 
@@ -81,6 +81,10 @@ class LocalEngine:
     def client(self, client: str, packet: Packet, round: int) -> Client:
         """A client as its work would see it now; what it writes to its memory is not kept."""
         return self._workplace.client(Job("client_evaluate", client, round, packet, self._table.row(client)))
+
+    def memory_of(self, client: str) -> Tree:
+        """Copies of what a client has in its memory."""
+        return {name: value.clone() for name, value in self._table.row(client).items()}
 
     def memory(self) -> Mapping[str, Any]:
         """The table of all clients' memory."""

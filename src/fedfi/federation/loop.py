@@ -29,6 +29,7 @@ from fedfi.federation.algorithm import (
 from fedfi.federation.divergence import DIVERGENCE, divergence
 from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.exhibits import Exhibition
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
 from fedfi.federation.ranking import judge_clients
 from fedfi.federation.record import RunDirectory
@@ -97,6 +98,7 @@ class Loop:
         self.notes: list[str] = []
         self.best = BestRound(evaluate, directory.checkpoints if directory else None)
         self.config = settings(config)
+        self.exhibition = Exhibition(algorithm, task, engine, directory.path if directory else None)
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
         """Goes round until all rounds are done, or none is better for long enough."""
@@ -120,7 +122,9 @@ class Loop:
         while done < rounds and not self.best.gives_up(lines):
             round, done = done, done + 1
             started = time.perf_counter()
+            self.exhibition.before(state, round)
             state, metrics = self._round(state, round)
+            self.exhibition.after(state, round)
             judging = done % self.evaluate.every == 0 or done == rounds
             if judging:
                 judged = self._judge(state, round)

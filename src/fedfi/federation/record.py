@@ -26,7 +26,8 @@ class RunDirectory:
     """The files of one run, and the lock that keeps a second process out of them.
 
     Files: `run.toml` (resolved configuration), `env.json`, `split.json`, `events.jsonl` (append-only),
-    `metrics.jsonl` (a line a round), `checkpoints/`, `rows/`, `model.safetensors`.
+    `metrics.jsonl` (a line a round), `exhibits/` (see `federation.exhibits`), `checkpoints/`, `rows/`,
+    `model.safetensors`.
     """
 
     def __init__(self, path: Path) -> None:

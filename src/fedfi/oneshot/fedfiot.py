@@ -258,6 +258,8 @@ class _Tried:
         found: Metrics = {f"merge/{name}": float(value) for name, value in aligned.settings.items()}
         found |= {"objective/aligned": aligned.objective, "objective/identity": plain.objective}
         found |= {f"permuted/{n}" if n else "permuted": share for n, share in moved(aligned.aligned.orders).items()}
+        for name, (first, last) in aligned.aligned.objectives.items():
+            found |= {f"objective/before/{name}": first, f"objective/after/{name}": last}
         found["merge/fallback"] = float(fallback)
         return _Tried(returned, found, 0.0 if server is None else server.score(returned.model))
 

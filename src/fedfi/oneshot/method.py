@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
 
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
@@ -26,6 +27,7 @@ from fedfi.federation.workbench import Workbench, fresh_workbench
 from fedfi.oneshot.improving import Distil, Improvements, improved
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.statistics import measure
+from fedfi.oneshot.units import matched
 from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike
 from fedfi.oneshot.wire import Bits, Form
 
@@ -58,12 +60,14 @@ class OneShotState:
         deployed: What a user deploys; empty where that is the model.
         server: A network, its wiring and the server's examples; made anew, not saved.
         form: How uploads travel; the same.
+        orders: Where the units of the parties went in the newest merge, for pages; not saved either.
     """
 
     model: Tree
     deployed: Tree
     server: Server = field(metadata=UNSAVED)
     form: Form = field(metadata=UNSAVED)
+    orders: Sequence[Mapping[str, Tensor]] = field(default=(), metadata=UNSAVED)
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
@@ -195,12 +199,18 @@ class OneShot(Merging[OneShotState], ABC):
             loss.add_scalar("loss", reply.packet.scalars["loss"], uploads[-1].examples)
         before = None if round == 0 and self.initialization == "independent" else state.model
         merged = self.merged(uploads, Context(state.server, before, round, rng))
-        after = replace(state, model=merged.model, deployed=merged.deployed or {})
+        after = replace(state, model=merged.model, deployed=merged.deployed or {}, orders=merged.orders or ())
         return after, {"train/loss": loss.scalar("loss"), **merged.metrics}
 
     def global_model(self, state: OneShotState) -> Tree:
         """The merged model."""
         return state.deployed or state.model
+
+    def exhibits(self, state: OneShotState) -> Mapping[str, Packet]:
+        """Which units of the parties came together in the newest merge."""
+        if not state.orders:
+            return {}
+        return {"alignment": Packet(matched(state.orders), {"parties": len(state.orders)})}
 
 
 def start(model: Tree | object, client: Client, initialization: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
+from fedfi.federation.exhibits import pooled
 from fedfi.federation.packet import Tree
 
 Orders = dict[str, Tensor]
@@ -118,6 +119,30 @@ def _is_weight(member: Member, wiring: Wiring) -> bool:
 def identity(wiring: Wiring) -> Orders:
     """Every unit at its own place."""
     return {group.name: torch.arange(group.units) for group in wiring.groups}
+
+
+_MOST_CELLS = 64
+_MOST_GROUPS = 12
+
+
+def matched(orders: Sequence[Mapping[str, Tensor]]) -> Tree:
+    """How many parties' unit j is at place i, of each group `[places, units]` int32, for pages.
+
+    Of wide groups, neighbours are taken together: at most 64 by 64 numbers a group. Of many groups, the first twelve.
+
+    Args:
+        orders: For each party and group the party's unit at each place, -1 where it has none.
+    """
+    found: Tree = {}
+    for name in list(orders[0])[:_MOST_GROUPS] if orders else []:
+        places = max(len(order[name]) for order in orders)
+        units = max(places, 1 + max(int(order[name].max()) for order in orders))
+        counts = torch.zeros(places, units, dtype=torch.int32)
+        for order in orders:
+            at = (order[name] >= 0).nonzero()[:, 0]
+            counts[at, order[name][at]] += 1
+        found[name] = pooled(pooled(counts, _MOST_CELLS).T, _MOST_CELLS).T.contiguous()
+    return found
 
 
 def moved(orders: Sequence[Orders]) -> dict[str, float]:

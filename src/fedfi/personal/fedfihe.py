@@ -64,7 +64,7 @@ from fedfi.personal.fedfihestate import FedFIHEState
 from fedfi.personal.pieces import Snapshot, recall
 from fedfi.personal.scores import fisher_vector
 from fedfi.personal.sealing import Sealer, padded, weight_of
-from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
+from fedfi.personal.tally import Release, Tally, ciphertext_bytes, counted, raw, refusing, stored, tallied
 
 _FIRST = "first:"
 
@@ -173,7 +173,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
         gate = Gate(terms, round=round, phase=1, verify=agreed.verify())
         masks: dict[str, Tensor] = {}
         sums = [self._empty() for _ in range(terms.entries)]
-        loss, count, synced, metrics = 0.0, 0, dict(state.synced), Metrics()
+        loss, count, sealed, synced, metrics = 0.0, 0, 0.0, dict(state.synced), Metrics()
         for reply in replies:
             message = gate.open(reply.packet.blobs["message"], reply.client)
             loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
@@ -187,6 +187,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
             for total, payload in zip(sums, message.payloads, strict=True):
                 total.add(payload)
             masks[reply.client] = stored(pack_bits(message.mask))
+            sealed += sum(map(len, message.payloads))
+        metrics |= {"bytes/up_encrypted_votes": sealed} if self.votes == "encrypted" else {}
         votes = [stored(s.result()) for s in sums] if masks else []
         state = dataclasses.replace(state, masks=masks, votes=votes, voters=len(masks), synced=synced)
         return state, metrics | {"train/loss": loss / count}
@@ -273,6 +275,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         for number, text in enumerate(tally.refused):
             metrics[f"refused/{number}"] = text
         release = self._release(state, tally, terms, round)
+        metrics |= ciphertext_bytes(messages, self.encryption.enabled)
+        state = dataclasses.replace(state, tallied=self._tallied(state, agreed.layout.packets, messages, release))
         metrics["packets/released"] = float(sum(map(len, release.groups)))
         metrics["ciphertexts/released"] = float(len(release.sums))
         if not release.sums:
@@ -388,9 +392,11 @@ class FedFIHE(Algorithm[FedFIHEState]):
         packets = agreed.layout.packets
         if self.consensus == "union":
             return votes > 0
+        return voting.consensus(votes, voters, self._rule(packets), agreed.run_id, round)
+
+    def _rule(self, packets: int) -> voting.Rule:
         least = self.least_voters + (self.spare if self.votes == "encrypted" else 0)
-        rule = voting.Rule(self.quorum, least, voting.budget_of(self.budget or self.sharing, packets))
-        return voting.consensus(votes, voters, rule, agreed.run_id, round)
+        return voting.Rule(self.quorum, least, voting.budget_of(self.budget or self.sharing, packets))
 
     def _agreement(self, state: FedFIHEState, round: int) -> Tensor:
         agreed = self.exchange_of(state)
@@ -449,6 +455,15 @@ class FedFIHE(Algorithm[FedFIHEState]):
     def _scalars(self, state: FedFIHEState, round: int | None) -> dict[str, Scalar]:
         scalars: dict[str, Scalar] = {"run": state.run, "contributors": state.contributors, "number": state.number}
         return scalars | {"voters": state.voters} | ({} if round is None else {"round": round})
+
+    def exhibits(self, state: FedFIHEState) -> Mapping[str, Packet]:
+        """The votes of the newest round, where the server sees them."""
+        return {"votes": Packet(state.tallied)} if state.tallied else {}
+
+    def _tallied(self, state: FedFIHEState, packets: int, messages: Sequence[Message], release: Release) -> Tree:
+        masks = [unpack_bits(raw(m), packets) for m in state.masks.values()] or [m.mask for m in messages]
+        needed = 1 if self.consensus == "union" else self._rule(packets).needed(len(masks))
+        return {} if self.votes == "encrypted" else tallied(masks, packets, needed, release)
 
     def _release(self, state: FedFIHEState, tally: Tally, terms: Terms, round: int) -> Release:
         if self.votes == "encrypted":

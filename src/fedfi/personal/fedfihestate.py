@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedfi.federation.checkpoint import UNSAVED
 from fedfi.federation.packet import Tree
 
 
@@ -26,6 +27,8 @@ class FedFIHEState:
         masks: Bitmaps of this round's voters, between the phases.
         votes: Encrypted sums of their votes.
         voters: How many voted.
+        tallied: For pages: ``"votes"`` of each packet and whether it was ``"released"``, as far as the server knows
+            them, and ``"voters"`` and ``"needed"`` votes; not saved.
     """
 
     model: Tree
@@ -39,3 +42,4 @@ class FedFIHEState:
     masks: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     votes: list[Tensor] = dataclasses.field(default_factory=list)
     voters: int = 0
+    tallied: Tree = dataclasses.field(default_factory=dict, metadata=UNSAVED)

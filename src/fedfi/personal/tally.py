@@ -7,7 +7,7 @@ each position holds. It is a packet of blobs, so that it passes through checkpoi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +16,11 @@ from torch import Tensor
 from fedfi.crypto.message import Gate, Message, MessageError
 from fedfi.crypto.summing import CipherSum, PlainSum, Sum
 from fedfi.errors import InputError
-from fedfi.federation.packet import Packet, PacketError, Scalar, decode
+from fedfi.federation.exhibits import pooled
+from fedfi.federation.packet import Packet, PacketError, Scalar, Tree, decode
 from fedfi.personal.encryption import Exchange
+
+_MOST_BARS = 512
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,31 @@ def refusing(gate: Gate) -> Callable[[Packet, str], None]:
 def counted(masks: Sequence[Tensor], packets: int) -> Tensor:
     """Votes of each packet, int64 `[P]`."""
     return torch.stack([m.to(torch.int64) for m in masks]).sum(0) if masks else torch.zeros(packets, dtype=torch.int64)
+
+
+def ciphertext_bytes(messages: Iterable[Message], encrypted: bool) -> dict[str, float]:
+    """How much of a round's traffic up was ciphertexts, ``"bytes/up_encrypted"``; nothing where none are made."""
+    return {"bytes/up_encrypted": float(sum(len(p) for m in messages for p in m.payloads))} if encrypted else {}
+
+
+def tallied(masks: Sequence[Tensor], packets: int, needed: int, release: Release) -> Tree:
+    """What a page shows of a vote; of many packets, neighbours are taken together, so that at most 512 bars remain.
+
+    Args:
+        masks: Of those that voted, boolean `[P]` each.
+        packets: P.
+        needed: Votes that a packet needs.
+        release: What became of it.
+    """
+    released = torch.zeros(packets, dtype=torch.int64)
+    released[[p for group in release.groups for p in group]] = 1
+    return {
+        "votes": pooled(counted(masks, packets), _MOST_BARS, how="max"),
+        "released": pooled(released, _MOST_BARS, how="max"),
+        "voters": torch.tensor(len(masks)),
+        "needed": torch.tensor(needed),
+        "packets": torch.tensor(packets),
+    }
 
 
 def stored(content: bytes) -> Tensor:

@@ -249,8 +249,10 @@ class Exchange(Recommender[ExchangeState]):
         mean, loss, count, subspace, plan = WeightedMean(), 0.0, 0, 0, self.plan()
         received, releases = dict(state.received), dict(state.releases)
         tables: dict[ClientId, Tensor] = {}
+        took = 0
         for reply in replies:
             if reply.sent.scalars["new"]:
+                took += plan.keeps and reply.client in received
                 received[reply.client] = state.version
             if reply.sent.scalars["upload"]:
                 mean.add(reply.packet.tensors)
@@ -260,8 +262,9 @@ class Exchange(Recommender[ExchangeState]):
                 loss, count = loss + float(reply.packet.scalars.get("loss", 0.0)), count + 1
                 if plan.release is not None:
                     releases[reply.client] = releases.get(reply.client, 0) + 1
+        taken: Metrics = {"means/taken": float(took)} if took else {}
         if not count:
-            return replace(state, received=received), {}
+            return replace(state, received=received), taken
         new, personal, items = mean.mean(), state.personal, state.mean["items"]
         if plan.release is not None:
             new["items"] = items + new["items"]
@@ -276,7 +279,7 @@ class Exchange(Recommender[ExchangeState]):
         if plan.release is not None:
             metrics |= plan.release.spent(max(releases.values()))
         version = state.version + 1
-        return ExchangeState(new, version, received, personal, state.clients, releases), metrics
+        return ExchangeState(new, version, received, personal, state.clients, releases), taken | metrics
 
     def global_model(self, state: ExchangeState) -> Tree:
         """The newest mean."""

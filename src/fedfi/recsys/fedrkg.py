@@ -49,7 +49,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self, final
 
 import torch
@@ -57,15 +57,17 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.algorithm import CONFIG, ClientId
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
-from fedfi.federation.packet import Tree
+from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.task import Task
 from fedfi.recsys.backbones import BackboneName
-from fedfi.recsys.exchange import Exchange, Plan
+from fedfi.recsys.exchange import Exchange, ExchangeState, Plan
 from fedfi.recsys.gate import guided, part_of, passes, train_gate, train_gates
+from fedfi.recsys.portrait import USERS, portrait
 from fedfi.recsys.privacy import Release, Source
-from fedfi.recsys.recipe import Recipe, recipe_of
+from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
 from fedfi.recsys.replacement import replace_many
 
 _DEFAULT_BETA = 0.5
@@ -144,6 +146,18 @@ class FedRKG(Exchange):
             part.write("gate", gates)
         for i, row in enumerate(part.rows.tolist()):  # one table at a time stays in the caches
             tables[row] = guided(tables[row], mean, self.own_weight, None if gates is None else gates[i])
+
+    def portrayed(self, state: ExchangeState, round: int, clients: Sequence[ClientId]) -> Sequence[ClientId]:
+        """The first users that a guidance would reach in this round."""
+        if round <= self.warmup:
+            return []
+        return [c for c in clients if state.received.get(c, state.version) < state.version][:USERS]
+
+    def portrait(
+        self, task: Task, state: ExchangeState, before: Mapping[str, Tree], after: Mapping[str, Tree]
+    ) -> Mapping[str, Packet]:
+        """How far gates open, and one user's items before and after."""
+        return portrait(ratings_of(task), state.mean["items"], self.own_weight, before, after)
 
     def _inner(self, recipe: Recipe) -> Recipe:
         return passes(recipe, self.gate_epochs)

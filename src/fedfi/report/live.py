@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -12,7 +11,7 @@ from typing import Any
 
 from fedfi.errors import InputError
 from fedfi.report import plotly
-from fedfi.report.page import render, shell
+from fedfi.report.page import message, render
 from fedfi.report.reading import read_runs, run_directories
 
 HOST = "127.0.0.1"
@@ -55,11 +54,11 @@ class Live:
         holding = [d for d in self.directories if any(_files(d))]
         if not holding:
             names = ", ".join(str(d.absolute()) for d in self.directories)
-            return shell("waiting", f"<p class=verdict>Waiting for a run in {escape(names)}.</p>", [], "", live=True)
+            return message(f"Waiting for a run in {names}.", "", live=True)
         try:
             return render(read_runs(holding), self._script, live=True)
         except InputError as error:  # a file that is being written; the next look finds it whole
-            return shell("waiting", f"<p class=verdict>{escape(str(error))}</p>", [], "", live=True)
+            return message(str(error), "", live=True)
 
 
 def serve(directories: Iterable[Path], port: int) -> ThreadingHTTPServer:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedfi.errors import InputError
+from fedfi.federation.exhibits import read_exhibit
+from fedfi.federation.packet import Packet
 from fedfi.federation.record import read_lines
 from fedfi.federation.stopping import best_line
 
@@ -69,6 +71,26 @@ class RunRecord:
     def total(self, key: str) -> float:
         """The sum of a number over all rounds."""
         return float(sum(line.get(key, 0) for line in self.metrics))
+
+    def exhibit(self, name: str, *tables: str) -> Packet | None:
+        """What the run keeps under a name to be shown (`federation.exhibits`); None where there is nothing.
+
+        Args:
+            name: The exhibit.
+            tables: What it must hold.
+
+        Raises:
+            InputError: If it cannot be read, or lacks a table.
+        """
+        found = read_exhibit(self.path, name)
+        lacking = [] if found is None else [table for table in tables if table not in found.tensors]
+        if lacking:
+            raise InputError(f"{self.path}: what it keeps to be shown as {name!r} lacks {lacking[0]!r}")
+        return found
+
+    def with_metrics(self, metrics: list[dict[str, Any]]) -> RunRecord:
+        """The same with other lines."""
+        return replace(self, metrics=metrics)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """The events of a kind that stand."""
