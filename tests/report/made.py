@@ -20,8 +20,11 @@ CLIENTS = tuple(f"hospital-{i}" for i in range(12))
 ROUNDS = 12
 
 
-def everything(path: Path, seed: int = 0, name: str = "fedfibos") -> Path:
-    """Numbers and tables of all families, as if one method had them all."""
+_PLAIN = ("round", "seconds", "global", "local", "bytes/up", "bytes/down", "train/loss")
+
+
+def everything(path: Path, seed: int = 0, name: str = "fedfibos", *, plain: bool = False) -> Path:
+    """Numbers and tables of all families, as if one method had them all; or, plain, of a baseline."""
     path.mkdir(parents=True)
     settings = f'rounds = {ROUNDS}\nseed = {seed}\n[data]\nname = "toy"\n[algorithm]\nname = "{name}"\n'
     (path / "run.toml").write_text(settings)
@@ -34,10 +37,14 @@ def everything(path: Path, seed: int = 0, name: str = "fedfibos") -> Path:
     }
     split = {"name": "toy", "kind": "examples", "labels": ["well", "ill", "unknown"], "clients": parts}
     (path / "split.json").write_text(json.dumps(split))
-    _write(path / "metrics.jsonl", [numbers(round, seed) for round in range(1, ROUNDS + 1)])
+    lines = [numbers(round, seed) for round in range(1, ROUNDS + 1)]
+    if plain:
+        lines = [{k: v for k, v in line.items() if k in _PLAIN or k.partition("/")[0] in _PLAIN} for line in lines]
+    _write(path / "metrics.jsonl", lines)
     _write(path / "events.jsonl", events())
-    exhibits(path)
-    audit(path)
+    if not plain:
+        exhibits(path)
+        audit(path)
     return path
 
 
