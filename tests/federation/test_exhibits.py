@@ -15,6 +15,7 @@ from fedfi.errors import InputError, RunError
 from fedfi.federation.checkpoint import flatten
 from fedfi.federation.exhibits import FOLDER, Exhibition, pooled, read_exhibit
 from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.record import read_lines
 from fedfi.federation.run import run
 from fedfi.oneshot.fedfiot import FedFiOT
 from fedfi.oneshot.units import matched
@@ -141,7 +142,9 @@ def test_a_vote_shows_its_votes(tmp_path: Path, phases: str) -> None:
     assert bool((votes[found.tensors["released"].bool()] >= 3).all())
     if phases == "one":
         assert int((votes > 0).sum()) == line["packets/wanted"]
-    assert "bytes/up_encrypted" not in line, "nothing was encrypted"
+    events = read_lines(tmp_path / "run" / "events.jsonl")
+    sizes = [event["blobs"]["message"] for event in events if event["event"] == "replied"]
+    assert 0 < sum(sizes) < line["bytes/up"]
 
 
 def test_a_guidance_shows_gates_and_items(tmp_path: Path) -> None:

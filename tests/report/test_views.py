@@ -20,6 +20,7 @@ from fedfi.report.html import table
 from fedfi.report.reading import RunRecord, read_run
 from fedfi.report.summary import results, verdict
 from fedfi.report.views import VIEWS, other
+from fedfi.report.views.encryption import messages
 from fedfi.report.views.guidance import around
 from fedfi.report.views.submodels import masking_error
 
@@ -67,7 +68,7 @@ def test_each_view_shows_what_it_is_about(full: RunRecord) -> None:
     assert found["Shared and encrypted packets"] == [
         "Votes of each packet",
         "Packets a round",
-        "Encrypted MB a round, up",
+        "MB up in messages, by round",
         "Ciphertexts a round",
     ]
     assert found["Guidance"] == [
@@ -145,6 +146,13 @@ def test_hit_rate_around_guidance_by_hand(tmp_path: Path) -> None:
     (trace,) = made["data"]
     expected = {-3: 0.1, -2: 0.2, -1: 0.2, 0: 0.3, 1: 0.4, 2: 0.4, 3: 0.5}
     assert dict(zip(trace["x"], trace["y"], strict=True)) == pytest.approx(expected)
+
+
+def test_bytes_in_messages_by_hand(full: RunRecord) -> None:
+    """Six clients a round with messages of 100 kB, of 1.5 MB up."""
+    made = messages(full)
+    assert made
+    assert [trace["y"][0] for trace in made["data"]] == pytest.approx([0.6, 0.9])
 
 
 def test_masking_error_is_relative(tmp_path: Path) -> None:

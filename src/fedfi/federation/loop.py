@@ -207,6 +207,7 @@ class Loop:
             self._failed(reply, round)
             return None
         if not self.many:
+            blobs = {name: len(blob) for name, blob in reply.packet.blobs.items()}
             self._event(
                 "replied",
                 round=round + 1,
@@ -214,6 +215,7 @@ class Loop:
                 bytes=reply.packet.nbytes,
                 seconds=reply.seconds,
                 metrics=dict(reply.packet.scalars),
+                **({"blobs": blobs} if blobs else {}),
             )
         return Reply(reply.client, reply.packet, reply.seconds, sent)
 

@@ -64,7 +64,7 @@ from fedfi.personal.fedfihestate import FedFIHEState
 from fedfi.personal.pieces import Snapshot, recall
 from fedfi.personal.scores import fisher_vector
 from fedfi.personal.sealing import Sealer, padded, weight_of
-from fedfi.personal.tally import Release, Tally, ciphertext_bytes, counted, raw, refusing, stored, tallied
+from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored, tallied
 
 _FIRST = "first:"
 
@@ -173,7 +173,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
         gate = Gate(terms, round=round, phase=1, verify=agreed.verify())
         masks: dict[str, Tensor] = {}
         sums = [self._empty() for _ in range(terms.entries)]
-        loss, count, sealed, synced, metrics = 0.0, 0, 0.0, dict(state.synced), Metrics()
+        loss, count, synced, metrics = 0.0, 0, dict(state.synced), Metrics()
         for reply in replies:
             message = gate.open(reply.packet.blobs["message"], reply.client)
             loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
@@ -187,8 +187,6 @@ class FedFIHE(Algorithm[FedFIHEState]):
             for total, payload in zip(sums, message.payloads, strict=True):
                 total.add(payload)
             masks[reply.client] = stored(pack_bits(message.mask))
-            sealed += sum(map(len, message.payloads))
-        metrics |= {"bytes/up_encrypted_votes": sealed} if self.votes == "encrypted" else {}
         votes = [stored(s.result()) for s in sums] if masks else []
         state = dataclasses.replace(state, masks=masks, votes=votes, voters=len(masks), synced=synced)
         return state, metrics | {"train/loss": loss / count}
@@ -275,7 +273,6 @@ class FedFIHE(Algorithm[FedFIHEState]):
         for number, text in enumerate(tally.refused):
             metrics[f"refused/{number}"] = text
         release = self._release(state, tally, terms, round)
-        metrics |= ciphertext_bytes(messages, self.encryption.enabled)
         state = dataclasses.replace(state, tallied=self._tallied(state, agreed.layout.packets, messages, release))
         metrics["packets/released"] = float(sum(map(len, release.groups)))
         metrics["ciphertexts/released"] = float(len(release.sums))

@@ -224,11 +224,8 @@ class Selective(Algorithm[SelectiveState]):
         gate = Gate(terms, round=round, phase=0, verify=agreed.verify())
         tally, plain, synced = Tally(agreed, groups), PlainSum(), dict(state.synced)
         counters: Tree = {}
-        encrypted = 0.0
         for reply in replies:
-            message = gate.open(reply.packet.blobs["message"], reply.client)
-            tally.add(message)
-            encrypted += sum(map(len, message.payloads))
+            tally.add(gate.open(reply.packet.blobs["message"], reply.client))
             plain.add(reply.packet.blobs["clear"])
             counters = {
                 n: torch.maximum(counters.get(n, reply.packet.tensors[n]), reply.packet.tensors[n])
@@ -236,8 +233,6 @@ class Selective(Algorithm[SelectiveState]):
             }
             synced[reply.client] = int(reply.sent.scalars["number"])
         metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
-        if self.encryption.enabled:
-            metrics["bytes/up_encrypted"] = encrypted
         metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
         if isinstance(method := self._method(), Spends):  # clients fold in replicas, whose metrics nobody sees
             metrics |= method.spent(state.inner, round + 1)

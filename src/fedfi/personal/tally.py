@@ -7,7 +7,7 @@ each position holds. It is a packet of blobs, so that it passes through checkpoi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -166,11 +166,6 @@ def refusing(gate: Gate) -> Callable[[Packet, str], None]:
 def counted(masks: Sequence[Tensor], packets: int) -> Tensor:
     """Votes of each packet, int64 `[P]`."""
     return torch.stack([m.to(torch.int64) for m in masks]).sum(0) if masks else torch.zeros(packets, dtype=torch.int64)
-
-
-def ciphertext_bytes(messages: Iterable[Message], encrypted: bool) -> dict[str, float]:
-    """How much of a round's traffic up was ciphertexts, ``"bytes/up_encrypted"``; nothing where none are made."""
-    return {"bytes/up_encrypted": float(sum(len(p) for m in messages for p in m.payloads))} if encrypted else {}
 
 
 def tallied(masks: Sequence[Tensor], packets: int, needed: int, release: Release) -> Tree:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fedfi.report.cost import stacked
 from fedfi.report.figures import Figure, bars, family, figure, present
 from fedfi.report.reading import RunRecord, unit_for
 from fedfi.report.view import Part
 
-_SEALED = ("bytes/up_encrypted", "bytes/up_encrypted_votes")
+_MESSAGES, _REST = "bytes in messages", "bytes beside messages"
 
 
 def encryption(run: RunRecord) -> Part:
-    """Votes per packet, packets a round, encrypted bytes."""
+    """Votes per packet, packets a round, bytes in messages."""
     return Part(
         "Shared and encrypted packets",
         present(
@@ -23,11 +25,11 @@ def encryption(run: RunRecord) -> Part:
                     "Packets a round",
                     note="Wanted by somebody, agreed on by a vote, released to clients; or encrypted and in the clear.",
                 ),
-                encrypted(run),
+                messages(run),
                 family(run, r"ciphertexts/(.+)", "Ciphertexts a round"),
             ]
         ),
-        keys=r"packets/.*|ciphertexts/.*|bytes/up_encrypted(_votes)?",
+        keys=r"packets/.*|ciphertexts/.*",
     )
 
 
@@ -58,15 +60,22 @@ def votes(run: RunRecord) -> Figure | None:
     return made
 
 
-def encrypted(run: RunRecord) -> Figure | None:
-    """How many of the bytes up are ciphertexts."""
-    if not any(key in m for m in run.metrics for key in _SEALED):
+def messages(run: RunRecord) -> Figure | None:
+    """How many of the bytes up are sealed messages."""
+    sealed: Counter[int] = Counter()
+    for event in run.of_kind("replied"):
+        sealed[event["round"]] += event.get("blobs", {}).get("message", 0)
+    if not any(sealed.values()):
         return None
-    lines = [m | {"bytes/up_other": m["bytes/up"] - sum(m.get(k, 0) for k in _SEALED)} for m in run.metrics]
-    names = (
-        ("bytes/up_encrypted", "ciphertexts of values"),
-        ("bytes/up_encrypted_votes", "ciphertexts of votes"),
-        ("bytes/up_other", "everything else"),
-    )
-    scale, unit = unit_for(max((m.get("bytes/up", 0) for m in lines), default=0))
-    return stacked(run.with_metrics(lines), names, f"Encrypted {unit} a round, up", scale, unit)
+    lines = [
+        {"round": m["round"], _MESSAGES: sealed[m["round"]], _REST: m["bytes/up"] - sealed[m["round"]]}
+        for m in run.metrics
+        if "bytes/up" in m
+    ]
+    names = ((_MESSAGES, "messages"), (_REST, "everything else"))
+    scale, unit = unit_for(max((line[_MESSAGES] + line[_REST] for line in lines), default=0))
+    made = stacked(run.with_metrics(lines), names, f"{unit} up in messages, by round", scale, unit)
+    if made:
+        note = "A message holds ciphertexts, the mask of its packets and a header; without encryption, plain numbers."
+        made["layout"]["meta"] = {"note": note}
+    return made
