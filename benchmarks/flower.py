@@ -99,6 +99,15 @@ def run(quick: bool = False) -> Report:
         )
         for end in PROCESSES
     ]
+    figures += [
+        Figure(
+            f"flower.memory.{end}.own",
+            f"peak of the {end} app, less that at a message of 1 MB, over the message",
+            (peaks["fedfi large"][end] - peaks["fedfi small"][end]) / size,
+            "x",
+        )
+        for end in PROCESSES
+    ]
     timings = {**{f"round {name}": summary(s) for name, s in found.items()}, "ratio": summary(ratios), "peaks": peaks}
     sizes = {"nodes": nodes, "message": 4 * parameters, "rounds": rounds, "turns": turns, "large_message": size}
     return Report(figures, timings, sizes)

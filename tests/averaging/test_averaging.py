@@ -53,6 +53,7 @@ def test_buffers_are_averaged_and_counters_keep_their_maximum():
     result = mean.mean()
     assert result["running"].item() == 3.0  # (1 + 2 * 4) / 3
     assert result["batches"].item() == 5
+    assert mean.mean() == {}  # it was handed over
 
 
 def test_batch_statistics_reach_the_global_model():

@@ -3,12 +3,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
+import weakref
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests import tiny
 
+import fedfi
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.errors import InputError, RunError
 from fedfi.federation.evaluation import Evaluate
@@ -266,3 +268,24 @@ def test_results_are_shown_in_a_line_and_progress_on_stderr(capsys: pytest.Captu
         run(task, FedAvg(), rounds=1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^algorithm is FedAvg, expected an instance"):
         run(FedAvg, task, rounds=1)  # type: ignore[arg-type]
+
+
+def test_the_first_state_is_not_held_through_the_run():
+    """It may be as large as the model of every client."""
+    seen = []
+
+    class Watched(fedfi.Averaging):
+        def init(self, task, rng):
+            state = super().init(task, rng)
+            seen.append(weakref.ref(state))
+            return state
+
+        def train(self, client):
+            return fedfi.train_locally(client)
+
+        def aggregate(self, state, round, replies, rng):
+            if round:
+                assert seen[0]() is None
+            return super().aggregate(state, round, replies, rng)
+
+    run(fedfi.method(Watched)(), tiny.small(), rounds=2)

@@ -240,7 +240,7 @@ def mutated(rng: random.Random, about, parts):
     old = content["0"][name]
     text = content["fedfi"]["head"]
     if where == "array":
-        fields = {"dtype": old.dtype, "shape": old.shape, "stype": old.stype, "data": old.data}
+        fields = {"dtype": old.dtype, "shape": old.shape, "stype": old.stype, "data": bytes(old.data)}
         field = rng.choice(list(fields))
         fields[field] = {
             "dtype": rng.choice(["float64", "bool", "int8", "", "object", "complex64"]),

@@ -7,10 +7,11 @@ import math
 
 import pytest
 import torch
+from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
 from tests.flower.fakes import over_the_wire
 
 from fedfi.engines.flower import wire
-from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, Message, Pieces, RecordDict, bounded, paced
 from fedfi.engines.flower.wire import Limits, Packer, Part, pack, unpack
 from fedfi.federation.packet import Packet, PacketError
 
@@ -71,8 +72,11 @@ def test_what_goes_to_many_is_one_object():
     assert one["0"]["0"] is two["0"]["0"]
     assert one["0"]["1"] is not two["0"]["1"]
     model_again.zero_()  # a buffer that is used again changes nothing that was sent
-    three = packer.pack({}, [Part({}, Packet({"w": model_again}))])
-    assert torch.equal(unpack(two)[1][0].packet.tensors["w"], torch.ones(4))
+    assert packer.pack({}, [Part({}, Packet({"w": model_again}))])["0"]["0"] is not two["0"]["0"]
+    model.zero_()
+    three = packer.pack({}, [Part({}, Packet({"w": model}))])
+    assert three["0"]["0"] is not one["0"]["0"]
+    assert packer.pack({}, [Part({}, Packet({"w": model}))])["0"]["0"] is three["0"]["0"]
     assert torch.equal(unpack(three)[1][0].packet.tensors["w"], torch.zeros(4))
 
 
@@ -96,7 +100,7 @@ def with_head(change) -> RecordDict:
 def with_array(**changes) -> RecordDict:
     content = good()
     old = content["0"]["0"]
-    fields = {"dtype": old.dtype, "shape": old.shape, "stype": old.stype, "data": old.data} | changes
+    fields = {"dtype": old.dtype, "shape": old.shape, "stype": old.stype, "data": bytes(old.data)} | changes
     content["0"]["0"] = Array(**fields)
     return content
 
@@ -163,3 +167,42 @@ def test_limits_hold_before_anything_is_made(limits, said, monkeypatch):
     monkeypatch.setattr(torch, "frombuffer", None)
     with pytest.raises(PacketError, match=said):
         unpack(content, limits)
+
+
+def test_a_large_array_is_joined_once_under_a_bound():
+    """What the server reads: the pieces as they came, of which a tensor is made that takes their place."""
+    big = torch.randn(3_000_000, generator=torch.Generator().manual_seed(1))
+    content = pack({}, [Part({}, Packet({"big": big, "again": big, "s": torch.tensor(1.5)}, blobs={"blob": b"abc"}))])
+    with bounded(25_000_000):
+        content = sent(content)
+    array = content["0"]["0"]
+    assert isinstance(array.data, Pieces)
+    assert (len(array.data), len(array.data.pieces)) == (12_000_000, 3)
+    for _ in range(2):  # it may be read again
+        _, (part,) = unpack(content)
+        assert all(torch.equal(part.packet.tensors[n], t) for n, t in {"big": big, "again": big}.items())
+        assert part.packet.tensors["s"].item() == 1.5
+        assert part.packet.blobs == {"blob": b"abc"}
+    assert not isinstance(array.data, Pieces)
+
+
+def test_few_objects_wait_to_be_sent():
+    made, taken, waiting = [], [], []
+
+    def contents():
+        for i in range(200):
+            made.append(i)
+            waiting.append(len(made) - len(taken))
+            yield str(i), b"x"
+
+    paced(push_object_contents_from_iterable)(contents(), lambda name, content: taken.append(name))
+    assert sorted(map(int, taken)) == list(range(200))
+    assert max(waiting) <= 2 * 8 + 1
+
+
+def test_what_cannot_be_sent_is_told_and_ends():
+    def send(name, content):
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        paced(push_object_contents_from_iterable)(((str(i), b"x") for i in range(1000)), send)

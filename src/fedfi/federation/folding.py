@@ -37,11 +37,16 @@ class WeightedMean:
 
     def scalar(self, name: str) -> float:
         """The mean of the numbers of this name."""
-        return float(self.mean()[name])
+        return float(self._sums[name] / self.weight)
 
     def mean(self) -> Tree:
-        """The mean of what was added."""
-        return {n: s / self.weight if s.is_floating_point() else s for n, s in self._sums.items()}
+        """The mean of what was added, which is gone afterwards: the running sums become it."""
+        sums, self._sums = self._sums, {}
+        for total in sums.values():
+            if total.is_floating_point():
+                total.div_(self.weight)
+        self.weight = 0.0
+        return sums
 
 
 def stepped(model: Mapping[str, Tensor], mean: Mapping[str, Tensor], trained: Collection[str], rate: float) -> Tree:

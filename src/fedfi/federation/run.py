@@ -93,13 +93,13 @@ def run(
                     f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
                 )
             try_out(task)
-            state = hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))
+            start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             loop.notes = notes_on(algorithm, task, evaluate) if owned else []
-            with showing(rounds, quiet=not progress) as show:
-                return loop.run(state, rounds, resume, [show, observe] if observe else [show])
+            with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
+                return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])
     except OSError as error:
         raise RunError(f"{error.filename or out or 'run'}: {error.strerror or error}") from error
     finally:

@@ -7,11 +7,12 @@ parameter, and a packet one tensor. The first `pool` entries are those that may 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from fedfi.federation.task import Task
 from fedfi.models.factory import check_module
 from fedfi.models.norms import has_static_norms
 from fedfi.models.pools import selection_pools
+from fedfi.numerics.allocator import keep_freed_memory
 
 T = TypeVar("T")
 _KEPT = 32  # smaller models a worker keeps; a federation has about as many as it has levels
@@ -86,15 +88,20 @@ class VectorLayout:
         return torch.cat([tree[n].reshape(-1) for n in self.names])
 
 
-@cache
-def _keep_freed_memory() -> None:
-    """Makes the C library keep what a step frees for the next step, once in a process.
+def _zeros_like(vector: Tensor) -> Tensor:
+    """Zeros of a vector's kind, in memory that a processor's system gives page by page as it is written.
 
-    glibc gives freed blocks back to the system beyond a threshold, and takes them again page by page: a fifth of a
-    step's time in a small network. The threshold follows the largest block that was freed, up to 32 MB, so that one
-    such block, of which no page is ever touched, settles it. Elsewhere this does nothing.
+    So the gradient of a model that is only read, as on a server, takes no memory. Aligned as torch aligns.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)
+    if vector.device.type != "cpu":
+        return torch.zeros_like(vector)
+    size = vector.numel() * vector.element_size()
+    plain = torch.from_numpy(np.zeros(size + _ALIGNMENT, dtype=np.uint8))
+    start = -plain.data_ptr() % _ALIGNMENT
+    return plain[start : start + size].view(vector.dtype)
+
+
+_ALIGNMENT = 64
 
 
 class Workbench:
@@ -108,16 +115,17 @@ class Workbench:
 
     def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
         check_module(module)
-        _keep_freed_memory()
+        keep_freed_memory()
         self.module = module.to(device)
         self.layout = VectorLayout.of(module)
         trainable = dict(module.named_parameters())
-        with torch.no_grad():
-            self.vector = nn.Parameter(self.layout.join(trainable))
-        self.vector.grad = torch.zeros_like(self.vector)
+        first = trainable[self.layout.names[0]]
+        dtype = functools.reduce(torch.promote_types, (trainable[n].dtype for n in self.layout.names))
+        self.vector = nn.Parameter(torch.empty(self.layout.size, dtype=dtype, device=first.device))
+        self.vector.grad = _zeros_like(self.vector)
         values, gradients = self.layout.split(self.vector.data), self.layout.split(self.vector.grad)
-        for name in self.layout.names:
-            trainable[name].data = values[name]
+        for name in self.layout.names:  # each moves in before the next does, so that none is held twice
+            trainable[name].data = values[name].copy_(trainable[name].detach())
             trainable[name].grad = gradients[name]
         own = set(self.layout.names)
         self._buffers = {n for n, _ in module.named_buffers()}

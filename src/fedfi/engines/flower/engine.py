@@ -30,6 +30,7 @@ from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, means, shards
 from fedfi.federation.packet import Packet, PacketError
 from fedfi.federation.task import Task
+from fedfi.numerics.allocator import return_freed_memory
 
 _TYPES = {
     "client_negotiate": MessageType.TRAIN,
@@ -129,6 +130,7 @@ class FlowerEngine:
         roster: Roster | None = None,
         clock: Clock | None = None,
     ) -> None:
+        return_freed_memory()
         self._grid, self._task, self._seed = grid, task, seed
         self._agreement = agreement or Agreement.between(algorithm, task)
         self._patience, self._limits, self._clock = patience or Patience(), limits or Limits(), clock or Clock()
@@ -175,7 +177,8 @@ class FlowerEngine:
                 yield self._finished(turn.order.popleft())
             if not turn.order:
                 return
-            if self._clock.now() - looked > 1 or any(job.bundle is None for job in turn.order):
+            unsent = any(job.bundle is None and job.done is None for job in turn.order)
+            if unsent or self._clock.now() - looked > 1:
                 looked = self._clock.now()
                 self._mend(turn)
             pause = 0.02 if heard else min(pause * 1.5, 0.5)
@@ -288,7 +291,7 @@ class FlowerEngine:
                 replies = list(self._grid.pull_messages([identifier]))
         except PacketError as error:  # it is too large, and would be so again
             for job in turn.bundles.pop(identifier).jobs:
-                job.done = Failure(job.client, "reply", f"client {job.client!r}: {error}")
+                job.done, job.bundle = Failure(job.client, "reply", f"client {job.client!r}: {error}"), None
             return True
         except Exception as error:  # hostile bytes are met within Flower's own code
             reason = f"its reply cannot be received: {type(error).__name__}: {printable(str(error), 500)}"
@@ -345,6 +348,7 @@ class FlowerEngine:
                 job.done = Failure(job.client, "reply", text)
             if isinstance(head.get("note"), str):
                 self.notes.append(printable(head["note"], 500))
+            job.bundle = None  # else jobs and bundle would hold each other, packets and replies with them
 
     def _finished(self, job: _Job) -> Reply | Failure:
         assert job.done is not None  # only finished jobs come here
@@ -368,7 +372,7 @@ class FlowerEngine:
 
     def _fail(self, bundle: _Bundle, stage: str, reason: str) -> None:
         for job in bundle.jobs:
-            job.done = Failure(job.client, stage, reason)
+            job.done, job.bundle = Failure(job.client, stage, reason), None
 
     def _mend(self, turn: _Round) -> None:
         """Sends again what was lost with its node, as far as the clients are there again."""

@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, RecordDict
+from fedfi.engines.flower.door import Array, ArrayRecord, ConfigRecord, Pieces, RecordDict
 from fedfi.federation.packet import WIRE_TYPES, Packet, PacketError, Tree
 
 WIRE = 1
@@ -59,10 +60,13 @@ class Part:
 
 
 class Packer:
-    """Makes messages; an array that equals that of the message before is the same object, not a copy."""
+    """Makes messages; an array that equals that of the message before is the same object, not a copy.
+
+    A message looks at the packets' own memory, so send it before a tensor of them changes.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str, tuple[int, ...]], Any] = {}
+        self._last: dict[tuple[str, str, tuple[int, ...]], _Made] = {}
 
     def pack(self, about: Mapping[str, Any], parts: Sequence[Part]) -> Any:
         """The `RecordDict` of a message.
@@ -98,16 +102,39 @@ class Packer:
     def _array(self, name: str, tensor: Tensor) -> Any:
         if tensor.dtype not in _NAMES:
             raise PacketError(f"tensor {name!r} has dtype {tensor.dtype}, which has no wire type")
-        plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         key = (name, _NAMES[tensor.dtype], tuple(tensor.shape))
-        data, last = plain.numpy().tobytes(), self._last.get(key)
-        if last is None or last.data != data:
-            self._last[key] = last = _raw(key[1], key[2], data)
-        return last
+        last = self._last.get(key)
+        if last is None or not last.holds(data):
+            self._last[key] = last = _Made(_raw(key[1], key[2], data), tensor, _changes(tensor))
+        return last.array
 
 
-def _raw(dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
-    return Array(dtype=dtype, shape=shape, stype=_STYPE, data=data)
+@dataclass(frozen=True)
+class _Made:
+    """An array that looks at a tensor's memory, and how often that had been changed when it was made."""
+
+    array: Any
+    tensor: Tensor
+    changes: int | None
+
+    def holds(self, data: Any) -> bool:
+        """Whether it still is what was sent, and equals these bytes."""
+        return self.changes is not None and _changes(self.tensor) == self.changes and _equal(self.array.data, data)
+
+
+def _changes(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return left.ctypes.data == right.ctypes.data or np.array_equal(left, right)
+
+
+def _raw(dtype: str, shape: tuple[int, ...], data: Any) -> Any:
+    array = Array(dtype=dtype, shape=shape, stype=_STYPE, data=b"")
+    array.data = data  # any buffer will do; asked for bytes, it would be a copy
+    return array
 
 
 def pack(about: Mapping[str, Any], parts: Sequence[Part] = ()) -> Any:
@@ -118,7 +145,7 @@ def pack(about: Mapping[str, Any], parts: Sequence[Part] = ()) -> Any:
 def unpack(content: Any, limits: Limits | None = None) -> tuple[dict[str, Any], list[Part]]:
     """Reads a message.
 
-    Tensors are views of the message's own bytes: read them, or clone before writing.
+    Tensors are views of the message's own bytes, or take their place there: read them, or clone before writing.
 
     Args:
         content: A `RecordDict`.
@@ -208,14 +235,32 @@ def _checked(name: str, array: Any) -> tuple[torch.dtype, tuple[int, ...]]:
 
 def _tensor(name: str, array: Any) -> Tensor:
     dtype, shape = _checked(name, array)
-    if not array.data:
+    if not len(array.data):
         return torch.empty(shape, dtype=dtype)
-    with warnings.catch_warnings():  # the bytes are not writable, and nobody writes
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        plain = torch.frombuffer(array.data, dtype=torch.uint8)
+    if isinstance(array.data, Pieces):
+        array.data = _joined(array.data)  # which frees the pieces
+    plain = _viewed(array.data)
     if dtype == torch.bool and int(plain.max()) > 1:
         raise PacketError(f"tensor {name!r} is bool, but holds a byte of {int(plain.max())}")
     return plain.view(dtype).view(shape)
+
+
+def _joined(data: Pieces) -> Any:
+    """The bytes of all pieces as one buffer."""
+    if len(data.pieces) == 1:
+        return data.pieces[0]
+    plain, start = torch.empty(len(data), dtype=torch.uint8), 0
+    for piece in filter(len, data.pieces):
+        plain[start : start + len(piece)] = _viewed(piece)
+        start += len(piece)
+    return plain.numpy()
+
+
+def _viewed(data: Any) -> Tensor:
+    """A buffer of at least one byte as a tensor of bytes."""
+    with warnings.catch_warnings():  # the bytes may not be writable, and nobody writes
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _blob(name: str, array: Any) -> bytes:
