@@ -75,3 +75,46 @@ def test_later_seeds_are_left_where_there_is_no_time(tmp_path: Path, capsys: pyt
     assert table is not None
     assert "| fedrkg | learning_rate 0.1, interval" in table
     assert table.count("| popularity |") == 2
+
+
+ONESHOT = """
+seeds = [0]
+rates = [0.1]
+shared = true
+predictions = true
+shown = { accuracy = "global/accuracy" }
+[base]
+rounds = 1
+[base.data]
+name = "digits"
+clients = 3
+validation = 50
+[base.model]
+name = "mlp"
+hidden = [4]
+[base.train]
+steps = 5
+[base.evaluate]
+local = false
+levels = false
+[scale.small]
+[method.ensemble]
+algorithm = { name = "ensemble" }
+[method.average]
+algorithm = { name = "average" }
+"""
+
+
+def test_merges_share_clients_models_and_are_compared_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where runs/trained is
+    table = reproduce(grid(tmp_path, ONESHOT), tmp_path / "out", QUIET)
+    assert len(list((tmp_path / "runs/trained").glob("*.safetensors"))) == 3
+    ensemble, average = json.loads((tmp_path / "out/results.json").read_text())
+    assert len(ensemble["clients"]) == len(average["agreement"]) == 3
+    assert ensemble["clients"] == average["clients"]
+    assert (len(average["classes"]), average["worst_class"]) == (10, min(average["classes"]))
+    assert average["agreement_largest"] == max(average["agreement"])
+    assert table is not None
+    assert "| accuracy | worst class | agreement, highest | agreement, mean | MB down / up | s |" in table
