@@ -64,6 +64,10 @@ class Portrays(Protocol):
 class ShowsMemory(Protocol):
     """An engine whose clients live in this process."""
 
+    def clients(self) -> Sequence[str]:
+        """All of them."""
+        ...
+
     def memory_of(self, client: str) -> Tree:
         """Copies of what a client has in its memory."""
         ...

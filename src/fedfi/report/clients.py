@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedfi.report.figures import Figure, bars, colour, figure, heat, line, numbers_of
@@ -48,7 +48,11 @@ def extremes(run: RunRecord) -> Figure | None:
     rounds = _accuracies(run)
     if not rounds:
         return None
-    rules = (("best", max), ("median", statistics.median), ("worst", min))
+    rules: tuple[tuple[str, Callable[[Iterable[float]], float]], ...] = (
+        ("best", max),
+        ("median", statistics.median),
+        ("worst", min),
+    )
     traces = [
         line([(round, rule(found.values())) for round, found in rounds.items()], name, i)
         for i, (name, rule) in enumerate(rules)
