@@ -65,7 +65,7 @@ class ShowsMemory(Protocol):
     """An engine whose clients live in this process."""
 
     def clients(self) -> Sequence[str]:
-        """All clients."""
+        """All of them."""
         ...
 
     def memory_of(self, client: str) -> Tree:

@@ -48,11 +48,11 @@ def extremes(run: RunRecord) -> Figure | None:
     rounds = _accuracies(run)
     if not rounds:
         return None
-    rules: list[tuple[str, Callable[[Iterable[float]], float]]] = [
+    rules: tuple[tuple[str, Callable[[Iterable[float]], float]], ...] = (
         ("best", max),
         ("median", statistics.median),
         ("worst", min),
-    ]
+    )
     traces = [
         line([(round, rule(found.values())) for round, found in rounds.items()], name, i)
         for i, (name, rule) in enumerate(rules)

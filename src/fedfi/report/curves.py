@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -72,11 +72,12 @@ def _points(runs: Sequence[RunRecord], key: str, across: Across) -> list[tuple[f
 
 def _band(points: Sequence[tuple[float, list[float]]], label: str, number: int) -> list[dict[str, Any]]:
     edge = {"showlegend": False, "legendgroup": label, "hoverinfo": "skip", "mode": "lines"}
-    traces = []
-    for name, of, more in (
+    edges: tuple[tuple[str, Callable[[Iterable[float]], float], dict[str, str]], ...] = (
         ("highest seed", max, {}),
         ("lowest seed", min, {"fill": "tonexty", "fillcolor": colour(number) + _BAND}),
-    ):
+    )
+    traces = []
+    for name, of, more in edges:
         values = [(x, math.nan if any(map(math.isnan, v)) else of(v)) for x, v in points]
         trace = line(values, f"{label}, {name}", number, **edge, **more)
         traces.append({**trace, "line": {"width": 0, "color": colour(number)}})
