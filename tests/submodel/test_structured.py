@@ -26,7 +26,8 @@ from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.fjord import FjORD
 from fedfi.submodel.heterofl import HeteroFL
 from fedfi.submodel.magnitude import Magnitude
-from fedfi.submodel.structured import cut_layers, masked_loss_gradient, own_rows
+from fedfi.submodel.scaling import cut_layers
+from fedfi.submodel.structured import masked_loss_gradient, own_rows
 
 PLAIN = {"scaler": False, "masked_loss": False, "label_rows": False}
 IMAGES = InputSpec("image", (3, 32, 32), 10)
@@ -458,6 +459,72 @@ def test_a_scaler_that_does_not_see_an_output_is_refused():
 
     with pytest.raises(InputError, match="'enter' is not the weight or bias of a layer; set scaler = false"):
         run(HeteroFL(), tiny.small(model=Bare), rounds=1)
+
+
+class TiedByHand(nn.Module):
+    """As in GPT: logits are h E^T, without a layer that would show that the embedding is read once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.hidden = nn.Embedding(6, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.hidden(self.embed(x.argmax(1)))
+        return (h @ self.embed.weight.T)[:, :3]
+
+
+class Uncalled(nn.Module):
+    """The layer's parameters are used, the layer is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.relu(nn.functional.linear(x, self.hidden.weight, self.hidden.bias)))
+
+
+class Dense(nn.Linear):
+    """A layer with an activation of its own: f(2 z) is not 2 f(z), unless f is a rectifier."""
+
+    def __init__(self, activation, features: int, units: int, zero: bool = False) -> None:
+        super().__init__(features, units)
+        self.activation = activation
+        if zero:
+            nn.init.zeros_(self.weight)
+
+    def forward(self, x):
+        return self.activation(super().forward(x))
+
+
+def with_dense(activation, zero: bool = False) -> nn.Module:
+    return nn.Sequential(Dense(activation, 6, 8, zero), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (TiedByHand, "'embed' does more"),
+        (Uncalled, "'hidden' is never called"),
+        (lambda: with_dense(torch.tanh), "'0' does more"),
+        (lambda: with_dense(torch.tanh, zero=True), "'0' does more"),
+    ],
+    ids=["tied by hand", "uncalled", "activation inside", "zeros hide nothing"],
+)
+@pytest.mark.parametrize("algorithm", [HeteroFL, FedRolex])
+def test_a_scaler_that_would_train_another_network_than_it_judges_is_refused(model, said, algorithm):
+    """At width w a client trains f(z) / w, and f(z / w) would be judged and exported."""
+    task = tiny.small(model=model)
+    bare = {"masked_loss": False, "label_rows": False, "ratio": "width"}
+    with pytest.raises(InputError, match=rf"scaler = true .*{said}.*; set scaler = false"):
+        algorithm(**bare).init(task, keyed_generator(0, "server", "init"))
+    algorithm(scaler=False, **bare).init(task, keyed_generator(0, "server", "init"))
+    algorithm(capacities={1.0: 1.0}, **bare).init(task, keyed_generator(0, "server", "init"))  # nothing is divided
+
+
+def test_a_layer_with_a_rectifier_inside_can_be_scaled():
+    """max(0, z) / w = max(0, z / w)."""
+    HeteroFL(ratio="width").init(tiny.small(model=lambda: with_dense(torch.relu)), keyed_generator(0, "server", "init"))
 
 
 # -- buffers that are constants ------------------------------------------------------------------------------------
