@@ -12,11 +12,13 @@ from fedfi.channels import discover
 from fedfi.engines.workplace import Job, Workplace
 from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Reply
+from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.federation.training import batch_positions
+from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec, build
 from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
@@ -25,7 +27,9 @@ from fedfi.submodel.fedrolex import FedRolex
 from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.fjord import FjORD
 from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.magnitude import Magnitude
+from fedfi.submodel.model import Model
 from fedfi.submodel.scaling import cut_layers
 from fedfi.submodel.structured import masked_loss_gradient, own_rows
 
@@ -569,3 +573,56 @@ def test_a_buffer_that_became_infinite_is_refused():
     assert result.failures == []
     with pytest.raises(RunError, match=r"'buffer:mask' of shape \(3, 3\) holds 1 non-finite"):
         run(HeteroFL(**HALVES, **PLAIN), tiny.small(model=Broken), rounds=1)
+
+
+# -- kinds of numbers ----------------------------------------------------------------------------------------------
+
+
+def with_buffer(values):
+    """A network with a buffer `[8]` of another kind than its parameters."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.register_buffer("gate", values.clone())
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(x)) * (self.gate != 0))
+
+    return Gated
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int16, torch.bool])
+@pytest.mark.parametrize("algorithm", [FedAvg, HeteroFL, FjORD, Magnitude], ids=lambda each: each.__name__)
+def test_a_mean_has_the_type_of_what_it_is_of(algorithm, kind):
+    """Else the second round's replies would not fit what was sent."""
+    levels = {} if algorithm is FedAvg else {"ratio": "width", "capacities": {1.0: 0.5, 0.5: 0.5}}
+    values = torch.ones(8).to(kind)
+    result = run(algorithm(participation=1.0, **levels), tiny.small(model=with_buffer(values)), rounds=2)
+    assert not result.failures
+    assert result.model["gate"].dtype == kind
+    assert result.model["gate"].equal(values)
+
+
+@pytest.mark.parametrize("algorithm", [HeteroFL, FjORD, Magnitude], ids=lambda each: each.__name__)
+def test_complex_buffers_are_refused_before_the_first_round(algorithm):
+    values = torch.polar(torch.ones(8), torch.arange(8.0))
+    with pytest.raises(InputError, match=r"buffer 'gate' is of complex numbers, .*view_as_real.*persistent=False"):
+        run(algorithm(ratio="width"), tiny.small(model=with_buffer(values)), rounds=1)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_neither_stop_counting_nor_overflow(kind):
+    """In bfloat16, 256 + 1 = 256; in float16, 300 x 500 is infinite. The mean of 300 updates of 500 is 500."""
+    bench = Workbench(nn.Linear(2, 2, bias=False).to(kind))
+    start = Model.of(bench)
+    holders, weighted = HolderMean(start), WeightedMean()
+    update = torch.full((4,), 500.0, dtype=kind)
+    for _ in range(300):
+        holders.add(torch.ones(4, dtype=torch.bool), update, {})
+        weighted.add({"x": update})
+    after = holders.next().vector
+    assert after.dtype == kind
+    assert after.equal((start.vector.float() - 500).to(kind))
+    assert weighted.mean()["x"].equal(update)
