@@ -578,17 +578,18 @@ def test_a_buffer_that_became_infinite_is_refused():
 # -- kinds of numbers ----------------------------------------------------------------------------------------------
 
 
-def with_buffer(values):
+def with_buffer(values, persistent: bool = True):
     """A network with a buffer `[8]` of another kind than its parameters."""
 
     class Gated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
-            self.register_buffer("gate", values.clone())
+            self.register_buffer("gate", values.clone(), persistent=persistent)
 
         def forward(self, x):
-            return self.out(torch.relu(self.hidden(x)) * (self.gate != 0))
+            hidden = torch.relu(self.hidden(x))
+            return self.out(hidden * self.gate.float() if self.gate.is_floating_point() else hidden)
 
     return Gated
 
@@ -610,6 +611,7 @@ def test_complex_buffers_are_refused_before_the_first_round(algorithm):
     values = torch.polar(torch.ones(8), torch.arange(8.0))
     with pytest.raises(InputError, match=r"buffer 'gate' is of complex numbers, .*view_as_real.*persistent=False"):
         run(algorithm(ratio="width"), tiny.small(model=with_buffer(values)), rounds=1)
+    assert not run(algorithm(ratio="width"), tiny.small(model=with_buffer(values, persistent=False)), rounds=1).failures
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
