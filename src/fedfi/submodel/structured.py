@@ -170,11 +170,11 @@ class Structured(Leveled[StructuredState]):
         return state.model.tree()
 
     def levels(self, state: StructuredState) -> Iterable[tuple[str, Packet]]:
-        """The network of each level at which there are clients."""
+        """The network of each level with a share of the clients."""
         return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
 
     def level(self, state: StructuredState, ratio: float) -> Packet:
-        """The network of one level, as a client would get it next, whether or not there are clients at it."""
+        """The network of one level, as a client would get it next, whatever its share."""
         return self._submodel(state, ratio, keyed_generator(state.assignment, "level", level_name(ratio)))
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
