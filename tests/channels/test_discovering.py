@@ -58,7 +58,9 @@ def test_the_module_is_left_as_it_was():
 
 
 def test_control_flow_that_depends_on_values():
-    with pytest.raises(InputError, match=r"Untraceable cannot be traced \(in 'inner'\).*control flow.*fiarse") as caught:
+    with pytest.raises(
+        InputError, match=r"Untraceable cannot be traced \(in 'inner'\).*control flow.*fiarse"
+    ) as caught:
         discover(nets.Untraceable(), nets.rows(2, 5))
     assert "\n" not in str(caught.value)
     line = inspect.getsourcelines(nets.Branching.forward)[1] + 1
@@ -70,7 +72,7 @@ def test_nan_is_refused_whatever_was_seen_before():
     """Wirings are remembered by architecture, not by values."""
     module, example = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), nets.rows(2, 5)
     wiring = discover(module, example)
-    with pytest.raises(InputError, match="the example .* is NaN everywhere"):
+    with pytest.raises(InputError, match=r"the example .* is NaN everywhere"):
         discover(module, example * torch.nan)
     with torch.no_grad():
         module[0].weight.fill_(torch.nan)
@@ -89,7 +91,7 @@ def test_an_example_that_does_not_fit():
     for example in (None, "rows", 3, nets.rows(2, 5).numpy()):
         with pytest.raises(InputError, match=f"the example must be .* got .*{type(example).__name__}"):
             discover(nn.Linear(5, 3), example)
-    with pytest.raises(InputError, match="torch.from_numpy makes a tensor of it"):
+    with pytest.raises(InputError, match=r"torch\.from_numpy makes a tensor of it"):
         discover(nn.Linear(5, 3), nets.rows(2, 5).numpy())
 
 

@@ -190,7 +190,9 @@ def test_width_for(wiring):
         assert wiring.width_for(count / 76) == width
     assert wiring.width_for(27 / 76) == 1 / 3
     assert wiring.width_for(0.5) == 0.5  # 38 of 76; 0.6 would keep 24 + 12 + 4 = 40
-    with pytest.raises(InputError, match=f"one unit a group is already {7 / 76:.6g}.*nearest valid: 0.0921053") as caught:
+    with pytest.raises(
+        InputError, match=f"one unit a group is already {7 / 76:.6g}.*nearest valid: 0.0921053"
+    ) as caught:
         wiring.width_for(6 / 76)
     assert wiring.width_for(float(str(caught.value).rpartition(": ")[2].rstrip(")"))) == 0.1  # as it is written
     for ratio, near in ((0, "any number above 0, such as 0.1"), (1.5, "1"), (float("nan"), "1")):

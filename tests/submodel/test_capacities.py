@@ -81,7 +81,9 @@ def test_a_run_says_at_the_start_which_levels_nobody_trains(algorithm, tmp_path)
 @pytest.mark.parametrize("algorithm", [FjORD, HeteroFL], ids=lambda each: each.__name__)
 def test_a_level_below_one_unit_a_group(algorithm):
     """The nearest valid level is rounded up, so that it is one when it is typed in."""
-    with pytest.raises(InputError, match=r"^algorithm.capacities: ratio 0.001 is too small: .*nearest valid: ") as caught:
+    with pytest.raises(
+        InputError, match=r"^algorithm.capacities: ratio 0.001 is too small: .*nearest valid: "
+    ) as caught:
         fedfi.run(algorithm(capacities={0.001: 1.0}), tiny.small(), rounds=1)
     nearest = float(str(caught.value).rpartition(": ")[2].rstrip(")"))
     assert not fedfi.run(algorithm(capacities={nearest: 1.0}), tiny.small(), rounds=1).failures

@@ -32,7 +32,8 @@ class Wiring:
     """Which axes of which parameters and buffers are one and the same channel axis.
 
     Methods that take a tree accept any parameters and buffers by name, a state dict for instance; a tied tensor
-    goes by each of its names, and of an empty tree they make an empty one. Made by `fedfi.channels.discover`, not by hand.
+    goes by each of its names, and of an empty tree they make an empty one. Made by `fedfi.channels.discover`, not by
+    hand.
 
     Args:
         key: A digest of the architecture.

@@ -99,7 +99,11 @@ def _tell(module: nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.rand(parameter.shape, generator=rng)
-            if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+            if (
+                parameter.is_floating_point()
+                and parameter.numel()
+                and bool((parameter == parameter.flatten()[0]).all())
+            ):
                 parameter.add_(0.5 * noise.to(parameter))
 
 
