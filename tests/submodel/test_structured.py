@@ -501,6 +501,22 @@ class Dense(nn.Linear):
         return self.activation(super().forward(x))
 
 
+class Paired(nn.Module):
+    """A layer that makes more than one tensor, which a hook cannot divide."""
+
+    class Twice(nn.Linear):
+        def forward(self, x):
+            made = super().forward(x)
+            return made, made.relu()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = Paired.Twice(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(self.hidden(x)[1])
+
+
 def with_dense(activation, zero: bool = False) -> nn.Module:
     return nn.Sequential(Dense(activation, 6, 8, zero), nn.Dropout(0.5), nn.Linear(8, 3))
 
@@ -510,10 +526,11 @@ def with_dense(activation, zero: bool = False) -> nn.Module:
     [
         (TiedByHand, "'embed' does more"),
         (Uncalled, "'hidden' is never called"),
+        (Paired, "'hidden' does more"),
         (lambda: with_dense(torch.tanh), "'0' does more"),
         (lambda: with_dense(torch.tanh, zero=True), "'0' does more"),
     ],
-    ids=["tied by hand", "uncalled", "activation inside", "zeros hide nothing"],
+    ids=["tied by hand", "uncalled", "a pair", "activation inside", "zeros hide nothing"],
 )
 @pytest.mark.parametrize("algorithm", [HeteroFL, FedRolex])
 def test_a_scaler_that_would_train_another_network_than_it_judges_is_refused(model, said, algorithm):

@@ -65,7 +65,7 @@ def _same(module: nn.Module, wiring: Wiring, paths: Iterable[str]) -> bool:
     """Whether dividing the outputs of these layers is dividing their parameters."""
     with ExitStack() as hooks:
         for path in paths:
-            hook = module.get_submodule(path).register_forward_hook(lambda part, _, out: out / _DIVISOR)
+            hook = module.get_submodule(path).register_forward_hook(_divided)
             hooks.callback(hook.remove)
         trained = _run(module, wiring)
     folded = copy.deepcopy(module)
@@ -74,6 +74,11 @@ def _same(module: nn.Module, wiring: Wiring, paths: Iterable[str]) -> bool:
     return len(judged) == len(trained) and all(
         close(new.double(), old.double(), _TOLERANCE) for new, old in zip(judged, trained, strict=True)
     )
+
+
+def _divided(_: nn.Module, __: object, out: object) -> object:
+    """A hook that divides what is a tensor; what is none shows as a difference."""
+    return out / _DIVISOR if isinstance(out, Tensor) else out
 
 
 def _run(module: nn.Module, wiring: Wiring) -> list[Tensor]:
