@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import warnings
 
@@ -57,9 +58,29 @@ def test_the_module_is_left_as_it_was():
 
 
 def test_control_flow_that_depends_on_values():
-    with pytest.raises(InputError, match=r"Untraceable cannot be traced \(in 'inner'\).*control flow") as caught:
+    with pytest.raises(
+        InputError, match=r"Untraceable cannot be traced \(in 'inner'\).*control flow.*fiarse"
+    ) as caught:
         discover(nets.Untraceable(), nets.rows(2, 5))
     assert "\n" not in str(caught.value)
+    line = inspect.getsourcelines(nets.Branching.forward)[1] + 1
+    assert f" (nets.py, line {line}): " in str(caught.value)
+    assert "Guard" not in str(caught.value)
+
+
+def test_nan_is_refused_whatever_was_seen_before():
+    """Wirings are remembered by architecture, not by values."""
+    module, example = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), nets.rows(2, 5)
+    wiring = discover(module, example)
+    with pytest.raises(InputError, match=r"the example .* is NaN everywhere"):
+        discover(module, example * torch.nan)
+    with torch.no_grad():
+        module[0].weight.fill_(torch.nan)
+    with pytest.raises(InputError, match=r"'0.weight' of Sequential holds 20 NaN"):
+        discover(module, example)
+    with torch.no_grad():
+        module[0].weight.fill_(1.0)
+    assert discover(module, example) is wiring
 
 
 def test_an_example_that_does_not_fit():
@@ -70,6 +91,8 @@ def test_an_example_that_does_not_fit():
     for example in (None, "rows", 3, nets.rows(2, 5).numpy()):
         with pytest.raises(InputError, match=f"the example must be .* got .*{type(example).__name__}"):
             discover(nn.Linear(5, 3), example)
+    with pytest.raises(InputError, match=r"torch\.from_numpy makes a tensor of it"):
+        discover(nn.Linear(5, 3), nets.rows(2, 5).numpy())
 
 
 def test_a_module_without_shapes_yet():

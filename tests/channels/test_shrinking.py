@@ -9,8 +9,9 @@ import pytest
 import torch
 from tests.channels import nets
 from torch import nn
+from torch.nn import functional
 
-from fedfi.channels import discover
+from fedfi.channels import changed_attributes, discover
 from fedfi.errors import InputError
 from fedfi.models import InputSpec
 from fedfi.models.cnn import cnn
@@ -151,3 +152,30 @@ def test_it_is_quick():
     start = time.process_time()
     wiring.shrink(model, wiring.rolled(0.5, 1))
     assert time.process_time() - start < 0.5
+
+
+class Settings(nn.Module):
+    """Sizes that no tensor's shape shows: groups of a norm and a convolution, heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.deep = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.attention, self.head = nn.MultiheadAttention(16, 4, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, images):
+        tokens = self.deep(functional.relu(self.norm(self.stem(images)))).flatten(2).transpose(1, 2)
+        return self.head(self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1))
+
+
+def test_what_slicing_changed_beside_tensors():
+    """Half the groups of the norm with half the channels; a depthwise convolution's groups are its channels."""
+    module = Settings()
+    wiring = discover(module, nets.images(4, 1))
+    small = wiring.shrink(module, wiring.prefix(0.5))
+    changed = changed_attributes(module, small)
+    assert changed["norm"] == {"num_groups": 2, "num_channels": 8}
+    assert changed["deep"]["groups"] == 8
+    assert changed["attention"]["num_heads"] == 2
+    assert "training" not in changed.get("", {})
+    assert changed_attributes(module, copy.deepcopy(module)) == {}

@@ -79,7 +79,7 @@ def test_pack(wiring):
         (b"\x03", "1 bytes for 13 bits"),
         (b"\x03\x16\x00", "3 bytes for 13 bits"),
         (b"\x03\xff", "padding bit"),
-        (b"\x03\x00", "'2.weight' has 1 to 3 units, got 0"),
+        (b"\x03\x00", "'2.weight' must keep 1 to 3 units, got 0"),
     ],
 )
 def test_packed_units_that_are_wrong(wiring, data, message):
@@ -162,9 +162,12 @@ def test_permute_by_hand(wiring):
     assert moved["4.weight"].tolist() == [[2.0, 0.0, 1.0], [5.0, 3.0, 4.0]]
 
 
-@pytest.mark.parametrize("order", [[0, 1], [0, 0, 1], [1, 2, 3]])
-def test_no_permutation(wiring, order):
-    with pytest.raises(InputError, match="needs a permutation of 3 units"):
+@pytest.mark.parametrize(
+    ("order", "got"),
+    [([0, 1], "$"), ([0, 0, 1], "holds 0 twice"), ([1, 2, 3], r"holds 3 \(units are 0 to 2\)")],
+)
+def test_no_permutation(wiring, order, got):
+    with pytest.raises(InputError, match=rf"needs a permutation of 3 units.* got a tensor of torch.int64 \[.\].*{got}"):
         wiring.permute({}, {"2.weight": torch.tensor(order)})
     with pytest.raises(InputError, match="unknown group"):
         wiring.permute({}, {"3.weight": torch.tensor(order)})
@@ -187,11 +190,15 @@ def test_width_for(wiring):
         assert wiring.width_for(count / 76) == width
     assert wiring.width_for(27 / 76) == 1 / 3
     assert wiring.width_for(0.5) == 0.5  # 38 of 76; 0.6 would keep 24 + 12 + 4 = 40
-    with pytest.raises(InputError, match=f"one unit a group is already {7 / 76:.6g}"):
+    with pytest.raises(
+        InputError, match=f"one unit a group is already {7 / 76:.6g}.*nearest valid: 0.0921053"
+    ) as caught:
         wiring.width_for(6 / 76)
-    for ratio in (0, 1.5):
-        with pytest.raises(InputError, match="ratio must be in"):
-            wiring.width_for(ratio)
+    assert wiring.width_for(float(str(caught.value).rpartition(": ")[2].rstrip(")"))) == 0.1  # as it is written
+    for ratio, near in ((0, "any number above 0, such as 0.1"), (1.5, "1"), (float("nan"), "1")):
+        for what, call in (("ratio", wiring.width_for), ("width", wiring.prefix)):
+            with pytest.raises(InputError, match=rf"^{what} must be in .* \(nearest valid: {near}\)$"):
+                call(ratio)
 
 
 def test_width_for_some_parameters(wiring):

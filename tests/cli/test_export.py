@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from tests.channels import nets
 from fedfi.cli.exporting import _program
 from fedfi.errors import InputError
 from fedfi.federation.checkpoint import tensors_from_file
+from fedfi.models import InputSpec
 
 STRUCTURED = ("run", "exp.toml", "--set", "algorithm.name=heterofl", "--set", "algorithm.ratio=width", "-q", "--out")
 
@@ -56,6 +59,45 @@ def test_a_program_runs_in_plain_pytorch(file: Path, fedfi) -> None:
     hidden = torch.relu(x @ small["hidden1.weight"].T + small["hidden1.bias"])
     expected = hidden @ small["head.weight"].T + small["head.bias"]
     torch.testing.assert_close(torch.load("out.pt", weights_only=True), expected)
+
+
+GROUPED = """
+from torch import nn
+
+
+def net(spec, width=16, groups=4):
+    head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, spec.classes))
+    stem, deep = nn.Conv2d(1, width, 3), nn.Conv2d(width, width, 3, groups=width)
+    return nn.Sequential(nn.Flatten(2), nn.Unflatten(2, (8, 8)), stem, nn.GroupNorm(groups, width), deep, head)
+"""
+
+
+def test_what_no_shape_shows_is_in_the_file(file: Path, fedfi, monkeypatch) -> None:
+    """A norm of 4 groups keeps 2 at half the width. Loaded into a network with 4, it would compute something else."""
+    Path("grouped.py").write_text(GROUPED)
+    sets = ("--set", 'model={name="grouped:net"}', "--set", "algorithm.scaler=false")
+    sets += ("--set", 'algorithm.capacities={"1.0"=0.5,"0.5"=0.5}')
+    assert fedfi(*STRUCTURED, "a", *sets)[0] == 0
+    assert fedfi("export", "a", "--capacity", "0.5", "-o", "small.safetensors", "-q") == (0, "", "")
+    assert fedfi("export", "a", "--capacity", "0.5", "-o", "small.pt2", "-q") == (0, "", "")
+    assert fedfi("export", "a", "--capacity", "1", "-o", "whole.safetensors", "-q") == (0, "", "")
+    with safe_open("whole.safetensors", "pt") as content:
+        assert "modules" not in content.metadata()
+    with safe_open("small.safetensors", "pt") as content:
+        changed = json.loads(content.metadata()["modules"])
+    assert changed["3"] == {"num_groups": 2, "num_channels": 8}
+    assert changed["4"] == {"in_channels": 8, "out_channels": 8, "groups": 8}
+
+    monkeypatch.syspath_prepend(".")
+    made = importlib.import_module("grouped").net(InputSpec("image", (1, 8, 8), 10), width=8)  # 4 groups, as before
+    made.load_state_dict(tensors_from_file(Path("small.safetensors")))
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    expected = torch.export.load("small.pt2").module()(x)
+    assert not torch.allclose(made(x), expected)
+    for path, attributes in changed.items():
+        for name, value in attributes.items():
+            setattr(made.get_submodule(path), name, value)
+    torch.testing.assert_close(made(x), expected)
 
 
 def test_an_unstructured_level_has_zeros(file: Path, fedfi) -> None:

@@ -250,7 +250,12 @@ def test_the_model_file_loads_into_plain_pytorch_with_tied_weights(tmp_path):
         net[2].weight = net[0].weight
         return net
 
-    run(EVERYONE, dataclasses.replace(tiny.small(), model=tied), rounds=1, out=tmp_path / "run")
+    task = dataclasses.replace(tiny.small(), model=tied)
+    result = run(EVERYONE, task, rounds=1, out=tmp_path / "run")
+    net = tied()
+    net.load_state_dict(result.model, strict=True)  # a tied tensor is there once, under both of its names
+    assert result.model["2.weight"].data_ptr() == result.model["0.weight"].data_ptr()
+    assert run(EVERYONE, task, rounds=1).model.keys() == result.model.keys()
     net = tied()
     net.load_state_dict(load_file(tmp_path / "run/model.safetensors"), strict=True)
     assert net[2].weight is net[0].weight

@@ -9,6 +9,7 @@ from tests import tiny
 
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import Job, Workplace
+from fedfi.errors import InputError
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
@@ -236,7 +237,8 @@ def test_blending_mixes_the_shared_average_into_scores_and_diagnostics(options, 
 
 
 def test_per_example_fisher_refuses_batch_statistics_at_the_start():
-    with pytest.raises(ValueError, match=r"layer '1' \(BatchNorm1d\)"):
+    said = r"^algorithm.fisher_samples = .example.: layer '1' \(BatchNorm1d\) .*\(nearest valid: .batch.\)$"
+    with pytest.raises(InputError, match=said):
         run(FedFIbOS(fisher_samples="example"), tiny.small(model=tiny.with_buffers), rounds=1)
 
 

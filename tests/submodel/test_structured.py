@@ -12,11 +12,13 @@ from fedfi.channels import discover
 from fedfi.engines.workplace import Job, Workplace
 from fedfi.errors import InputError, RunError
 from fedfi.federation.algorithm import Reply
+from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Packet
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.federation.training import batch_positions
+from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec, build
 from fedfi.submodel.fedbrb import FedBRB
 from fedfi.submodel.feddropout import FederatedDropout
@@ -25,8 +27,11 @@ from fedfi.submodel.fedrolex import FedRolex
 from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.fjord import FjORD
 from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.magnitude import Magnitude
-from fedfi.submodel.structured import cut_layers, masked_loss_gradient, own_rows
+from fedfi.submodel.model import Model
+from fedfi.submodel.scaling import cut_layers
+from fedfi.submodel.structured import masked_loss_gradient, own_rows
 
 PLAIN = {"scaler": False, "masked_loss": False, "label_rows": False}
 IMAGES = InputSpec("image", (3, 32, 32), 10)
@@ -460,6 +465,89 @@ def test_a_scaler_that_does_not_see_an_output_is_refused():
         run(HeteroFL(), tiny.small(model=Bare), rounds=1)
 
 
+class TiedByHand(nn.Module):
+    """As in GPT: logits are h E^T, without a layer that would show that the embedding is read once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.hidden = nn.Embedding(6, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.hidden(self.embed(x.argmax(1)))
+        return (h @ self.embed.weight.T)[:, :3]
+
+
+class Uncalled(nn.Module):
+    """The layer's parameters are used, the layer is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.relu(nn.functional.linear(x, self.hidden.weight, self.hidden.bias)))
+
+
+class Dense(nn.Linear):
+    """A layer with an activation of its own: f(2 z) is not 2 f(z), unless f is a rectifier."""
+
+    def __init__(self, activation, features: int, units: int, zero: bool = False) -> None:
+        super().__init__(features, units)
+        self.activation = activation
+        if zero:
+            nn.init.zeros_(self.weight)
+
+    def forward(self, x):
+        return self.activation(super().forward(x))
+
+
+class Paired(nn.Module):
+    """A layer that makes more than one tensor, which a hook cannot divide."""
+
+    class Twice(nn.Linear):
+        def forward(self, x):
+            made = super().forward(x)
+            return made, made.relu()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = Paired.Twice(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(self.hidden(x)[1])
+
+
+def with_dense(activation, zero: bool = False) -> nn.Module:
+    return nn.Sequential(Dense(activation, 6, 8, zero), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (TiedByHand, "'embed' does more"),
+        (Uncalled, "'hidden' is never called"),
+        (Paired, "'hidden' does more"),
+        (lambda: with_dense(torch.tanh), "'0' does more"),
+        (lambda: with_dense(torch.tanh, zero=True), "'0' does more"),
+    ],
+    ids=["tied by hand", "uncalled", "a pair", "activation inside", "zeros hide nothing"],
+)
+@pytest.mark.parametrize("algorithm", [HeteroFL, FedRolex])
+def test_a_scaler_that_would_train_another_network_than_it_judges_is_refused(model, said, algorithm):
+    """At width w a client trains f(z) / w, and f(z / w) would be judged and exported."""
+    task = tiny.small(model=model)
+    bare = {"masked_loss": False, "label_rows": False, "ratio": "width"}
+    with pytest.raises(InputError, match=rf"scaler = true .*{said}.*; set scaler = false"):
+        algorithm(**bare).init(task, keyed_generator(0, "server", "init"))
+    algorithm(scaler=False, **bare).init(task, keyed_generator(0, "server", "init"))
+    algorithm(capacities={1.0: 1.0}, **bare).init(task, keyed_generator(0, "server", "init"))  # nothing is divided
+
+
+def test_a_layer_with_a_rectifier_inside_can_be_scaled():
+    """max(0, z) / w = max(0, z / w)."""
+    HeteroFL(ratio="width").init(tiny.small(model=lambda: with_dense(torch.relu)), keyed_generator(0, "server", "init"))
+
+
 # -- buffers that are constants ------------------------------------------------------------------------------------
 
 
@@ -502,3 +590,58 @@ def test_a_buffer_that_became_infinite_is_refused():
     assert result.failures == []
     with pytest.raises(RunError, match=r"'buffer:mask' of shape \(3, 3\) holds 1 non-finite"):
         run(HeteroFL(**HALVES, **PLAIN), tiny.small(model=Broken), rounds=1)
+
+
+# -- kinds of numbers ----------------------------------------------------------------------------------------------
+
+
+def with_buffer(values, persistent: bool = True):
+    """A network with a buffer `[8]` of another kind than its parameters."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.register_buffer("gate", values.clone(), persistent=persistent)
+
+        def forward(self, x):
+            hidden = torch.relu(self.hidden(x))
+            return self.out(hidden * self.gate.float() if self.gate.is_floating_point() else hidden)
+
+    return Gated
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int16, torch.bool])
+@pytest.mark.parametrize("algorithm", [FedAvg, HeteroFL, FjORD, Magnitude], ids=lambda each: each.__name__)
+def test_a_mean_has_the_type_of_what_it_is_of(algorithm, kind):
+    """Else the second round's replies would not fit what was sent."""
+    levels = {} if algorithm is FedAvg else {"ratio": "width", "capacities": {1.0: 0.5, 0.5: 0.5}}
+    values = torch.ones(8).to(kind)
+    result = run(algorithm(participation=1.0, **levels), tiny.small(model=with_buffer(values)), rounds=2)
+    assert not result.failures
+    assert result.model["gate"].dtype == kind
+    assert result.model["gate"].equal(values)
+
+
+@pytest.mark.parametrize("algorithm", [HeteroFL, FjORD, Magnitude], ids=lambda each: each.__name__)
+def test_complex_buffers_are_refused_before_the_first_round(algorithm):
+    values = torch.polar(torch.ones(8), torch.arange(8.0))
+    with pytest.raises(InputError, match=r"buffer 'gate' is of complex numbers, .*view_as_real.*persistent=False"):
+        run(algorithm(ratio="width"), tiny.small(model=with_buffer(values)), rounds=1)
+    assert not run(algorithm(ratio="width"), tiny.small(model=with_buffer(values, persistent=False)), rounds=1).failures
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_neither_stop_counting_nor_overflow(kind):
+    """In bfloat16, 256 + 1 = 256; in float16, 300 x 500 is infinite. The mean of 300 updates of 500 is 500."""
+    bench = Workbench(nn.Linear(2, 2, bias=False).to(kind))
+    start = Model.of(bench)
+    holders, weighted = HolderMean(start), WeightedMean()
+    update = torch.full((4,), 500.0, dtype=kind)
+    for _ in range(300):
+        holders.add(torch.ones(4, dtype=torch.bool), update, {})
+        weighted.add({"x": update})
+    after = holders.next().vector
+    assert after.dtype == kind
+    assert after.equal((start.vector.float() - 500).to(kind))
+    assert weighted.mean()["x"].equal(update)

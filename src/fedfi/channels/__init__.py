@@ -4,9 +4,10 @@
 """
 
 from fedfi.channels.architecture import architecture_key
+from fedfi.channels.changes import changed_attributes
 from fedfi.channels.discovering import discover
 from fedfi.channels.grouping import Frozen
 from fedfi.channels.slicing import Group, Member
 from fedfi.channels.wiring import Units, Wiring
 
-__all__ = ["Frozen", "Group", "Member", "Units", "Wiring", "architecture_key", "discover"]
+__all__ = ["Frozen", "Group", "Member", "Units", "Wiring", "architecture_key", "changed_attributes", "discover"]

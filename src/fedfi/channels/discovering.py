@@ -50,12 +50,13 @@ def discover(module: nn.Module, example: Example) -> Wiring:
     """
     check_module(module)
     arguments(example)
+    check_numbers(module)
+    check_example(example)
     with one_at_a_time():
         key, pinned = digest(module, example)
         if key in _cache:
             _cache.move_to_end(key)
             return _cache[key][0]
-        check_numbers(module)
         wiring = _discover(module, example, key)
         _cache[key] = wiring, pinned
         if len(_cache) > _KEPT:
@@ -103,6 +104,20 @@ def check_numbers(module: nn.Module) -> None:
             raise InputError(
                 f"{name!r} of {type(module).__name__} holds {count} NaN, behind which no exchange of"
                 " channels shows; initialise it"
+            )
+
+
+def check_example(example: Example) -> None:
+    """Refuses an example of which a tensor holds no number at all.
+
+    Raises:
+        InputError: Saying so.
+    """
+    for leaf in pytree.tree_leaves(example if isinstance(example, tuple) else (example,)):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel() and bool(leaf.isnan().all()):
+            raise InputError(
+                f"the example {list(leaf.shape)} is NaN everywhere, so that no exchange of channels could be seen;"
+                " give another example"
             )
 
 

@@ -29,6 +29,15 @@ def number(what: str, value: Any, expected: str) -> float:
     return float(value)
 
 
+def part(what: str, value: Any) -> float:
+    """A number in (0, 1], such as a width."""
+    found = number(what, value, "a number in (0, 1]")
+    if not 0 < found <= 1:
+        near = "any number above 0, such as 0.1" if found <= 0 else "1"
+        raise InputError(f"{what} must be in (0, 1], got {found:g} (nearest valid: {near})")
+    return found
+
+
 def whole(what: str, value: Any) -> int:
     """A whole number, of whatever kind."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):

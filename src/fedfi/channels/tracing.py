@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fedfi.channels.given import shown
 from fedfi.errors import InputError
+from fedfi.importing import place
 
 _lock = threading.RLock()
 
@@ -58,8 +60,10 @@ def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return example, {}
     if isinstance(example, Mapping):
         return (), dict(example)
+    mended = "; torch.from_numpy makes a tensor of it" if hasattr(example, "__array__") else ""
     raise InputError(
-        f"the example must be a tensor, a tuple of arguments or a mapping of keyword arguments, got {type(example)}"
+        "the example must be a tensor, a tuple of arguments or a mapping of keyword arguments, got"
+        f" {shown(example)}{mended}"
     )
 
 
@@ -216,9 +220,15 @@ def innermost(module: nn.Module, error: Exception) -> str:
 
 def _untraceable(module: nn.Module, error: Exception) -> str:
     inner = innermost(module, error)
-    where = f" (in {inner!r})" if inner else ""
+    where = (f" (in {inner!r})" if inner else "") + place(error)
+    start = f"{type(module).__name__} cannot be traced{where}: "
+    if "DataDependent" in type(error).__name__:
+        return start + (
+            "its control flow or a number of Python's (if, while, float(), .item()) depends on the values of tensors;"
+            " compute with tensors alone, such as by torch.where, or take a method without channels, such as fiarse"
+        )
     line = next((text for text in str(error).splitlines() if text.strip()), "")
-    return (
-        f"{type(module).__name__} cannot be traced{where}: {type(error).__name__}: {line[:200]}; channels need a "
-        "forward pass whose control flow does not depend on values, and an example that it accepts"
+    return start + (
+        f"{type(error).__name__}: {line[:200]}; channels need a forward pass of torch's operations whose control flow"
+        " does not depend on values, and an example that it accepts; methods without channels, such as fiarse, do not"
     )

@@ -98,7 +98,7 @@ class Check:
         except Exception:
             return False
         return len(made) == len(self._expected) and all(
-            _close(new, old, _TOLERANCE[self._dtype]) for new, old in zip(made, self._expected, strict=True)
+            close(new, old, _TOLERANCE[self._dtype]) for new, old in zip(made, self._expected, strict=True)
         )
 
     def failing(self, groups: tuple[Group, ...]) -> list[Group]:
@@ -168,7 +168,8 @@ def outputs(made: Any) -> list[Tensor]:
     return found
 
 
-def _close(new: Tensor, old: Tensor, tolerance: float) -> bool:
+def close(new: Tensor, old: Tensor, tolerance: float) -> bool:
+    """Whether two outputs differ by no more than this share of the largest number of the second."""
     if new.shape != old.shape:
         return False
     finite = old[old.isfinite()]

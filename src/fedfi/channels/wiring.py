@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ Units = Mapping[str, Tensor]
 """The units that are kept, ``[units]`` flags for each group."""
 
 Module = TypeVar("Module", bound=nn.Module)
+_ROUNDED_UP = Context(prec=6, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,8 @@ class Wiring:
     """Which axes of which parameters and buffers are one and the same channel axis.
 
     Methods that take a tree accept any parameters and buffers by name, a state dict for instance; a tied tensor
-    goes by each of its names. Made by `fedfi.channels.discover`, not by hand.
+    goes by each of its names, and of an empty tree they make an empty one. Made by `fedfi.channels.discover`, not by
+    hand.
 
     Args:
         key: A digest of the architecture.
@@ -141,9 +144,7 @@ class Wiring:
         Raises:
             InputError: If the width is not in (0, 1].
         """
-        width = given.number("width", width, "a number in (0, 1]")
-        if not 0 < width <= 1:
-            raise InputError(f"width must be in (0, 1], got {width}")
+        width = given.part("width", width)
         return {group.name: max(1, count_for(width, group.units)) for group in self.groups}
 
     def pack(self, units: Units) -> bytes:
@@ -259,10 +260,9 @@ class Wiring:
             if name not in self.sizes:
                 raise InputError(unknown("group", name, self.sizes))
             if not _permutes(order, self.sizes[name]):
-                got = str(order) if isinstance(order, Tensor) else given.shown(order)
                 raise InputError(
                     f"group {name!r} needs a permutation of {self.sizes[name]} units, a tensor of whole numbers,"
-                    f" got {got}"
+                    f" got {given.shown(order)}{_misplaced(order, self.sizes[name])}"
                 )
         orders = {name: each.long().cpu() for name, each in permutations.items()}
         found = {}
@@ -342,9 +342,7 @@ class Wiring:
         Raises:
             InputError: If the ratio is out of range, or even one unit a group is more.
         """
-        ratio = given.number("ratio", ratio, "a number in (0, 1]")
-        if not 0 < ratio <= 1:
-            raise InputError(f"ratio must be in (0, 1], got {ratio}")
+        ratio = given.part("ratio", ratio)
         total = self._total(names)
         allowed = count_for(ratio, total)
         if allowed > ratio * total * (1 + 1e-15):  # not the whole number that the ratio stands for
@@ -359,7 +357,10 @@ class Wiring:
                 high = middle - 1
         if low < 0:
             least = self.parameters({group.name: 1 for group in self.groups}, names) / total
-            raise InputError(f"ratio {ratio} is too small: one unit a group is already {least:.6g} of the parameters")
+            raise InputError(
+                f"ratio {ratio:g} is too small: one unit a group is already {least:.6g} of the parameters"
+                f" (nearest valid: {_ROUNDED_UP.create_decimal_from_float(least):f})"
+            )
         return float(widths[low])
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -414,7 +415,7 @@ class Wiring:
                 raise InputError(f"units of group {name!r} are missing")
             found[name] = given.count(f"units of group {name!r}", kept[name])
             if not 1 <= found[name] <= size:
-                raise InputError(f"group {name!r} has 1 to {size} units, got {found[name]}")
+                raise InputError(f"group {name!r} must keep 1 to {size} units, got {found[name]}")
         return found
 
     def _checked(self, units: Units) -> dict[str, Tensor]:
@@ -429,6 +430,17 @@ class Wiring:
     def _expect(self, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         if tuple(tensor.shape) != shape:
             raise InputError(f"{name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
+
+
+def _misplaced(order: object, count: int) -> str:
+    """What of a tensor of the right kind and length makes it no permutation; empty for another one."""
+    if not isinstance(order, Tensor) or order.shape != (count,) or order.is_floating_point():
+        return ""
+    places = order.tolist()
+    wrong = next((place for place in places if not 0 <= place < count), None)
+    if wrong is not None:
+        return f" that holds {wrong} (units are 0 to {count - 1})"
+    return f" that holds {next(place for place in places if places.count(place) > 1)} twice"
 
 
 def _permutes(order: object, count: int) -> bool:

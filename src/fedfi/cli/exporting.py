@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
 from fedfi.cli.running import remembered
 from fedfi.errors import InputError, unknown
@@ -89,7 +91,10 @@ def _module(
     name, packet = _level(algorithm, state, capacity)
     about["capacity"] = name
     about |= {kind: base64.b64encode(bits).decode() for kind, bits in packet.blobs.items()}
-    return algorithm.place(packet, benches).module, about
+    module = algorithm.place(packet, benches).module
+    if changed := changed_attributes(benches.whole.module, module):
+        about["modules"] = json.dumps(changed)  # groups and heads, for instance, are in no tensor's shape
+    return module, about
 
 
 def _level(algorithm: HasLevels, state: Any, capacity: str) -> tuple[str, Packet]:

@@ -191,7 +191,7 @@ class HasLevels(Protocol):
 
 @runtime_checkable
 class DefinesLevels(Protocol):
-    """A method with levels of which some may have no clients: they are not judged, but can be exported."""
+    """A method with levels of which some may have a share of 0: they are not judged, but can be exported."""
 
     @property
     def level_names(self) -> Mapping[str, float]:
@@ -200,6 +200,15 @@ class DefinesLevels(Protocol):
 
     def level(self, state: Any, ratio: float) -> Packet:
         """The submodel of one level, as `HasLevels.place` takes it."""
+        ...
+
+
+@runtime_checkable
+class NotesOnClients(Protocol):
+    """A method that has something to say of the clients before the first round."""
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """A line each; warnings of the run."""
         ...
 
 

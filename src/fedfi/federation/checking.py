@@ -9,7 +9,7 @@ from typing import Any
 from fedfi.arguments import as_call, described, expect
 from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import Algorithm, EvaluatesClients
+from fedfi.federation.algorithm import Algorithm, EvaluatesClients, NotesOnClients
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.task import Task
 
@@ -97,6 +97,8 @@ def notes_on(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[
     unjudged = [name for name, data in clients.items() if len(data.test) == 0]
     if unjudged and evaluate.local and isinstance(algorithm, EvaluatesClients):
         notes.append(f"{_some(unjudged, clients)} no test examples and will be missing from local/*")
+    if isinstance(algorithm, NotesOnClients):
+        notes += algorithm.notes_on_clients(list(clients))
     return notes
 
 

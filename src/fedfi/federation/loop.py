@@ -39,7 +39,7 @@ from fedfi.federation.rows import attach_all
 from fedfi.federation.saved import Content, check_config, settings
 from fedfi.federation.stopping import BestRound
 from fedfi.federation.task import Task, cross_entropy
-from fedfi.federation.workbench import deployable
+from fedfi.federation.workbench import deployable, tied
 
 Observer = Callable[[Mapping[str, Any]], None]
 _LONGEST = 2_000  # characters of the error of a refused reply
@@ -142,11 +142,12 @@ class Loop:
             for observe in observers:
                 observe(line)
         model, best = self.best.result(lines, hooks.deployed(self.algorithm, state))
+        own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
         if self.directory:
             path = self.directory.path / "model.safetensors"
-            own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
             checkpoint.tensors_to_file(path, model if own else deployable(self.task, model))
             self._event("done", rounds=rounds, **({"stopped": done} if done < rounds else {}))
+        model = model if own else tied(self.task, model)
         return RunResult(model, lines, self.failures, state, self.directory.path if self.directory else None, best)
 
     def _round(self, state: Any, round: int) -> tuple[Any, dict[str, Any]]:

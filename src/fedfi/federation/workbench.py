@@ -129,6 +129,7 @@ class Workbench:
             trainable[name].grad = gradients[name]
         own = set(self.layout.names)
         self._buffers = {n for n, _ in module.named_buffers()}
+        self._ties = ties_of(module)
         self.constants: Tree = {n: t for n, t in _state(module).items() if n not in own}
         self._all = dict(module.named_buffers()) | self.constants  # those that are not saved, too
         self._fresh = {n: t.clone() for n, t in self._all.items()}
@@ -140,10 +141,11 @@ class Workbench:
         return self.vector.grad
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes values for any of the module's parameters and buffers, by name; others keep theirs."""
+        """Takes values for any of the module's parameters and buffers, by any of their names; others keep theirs."""
         own = self.parameters()
         with torch.no_grad():
-            for name, value in tensors.items():
+            for key, value in tensors.items():
+                name = self._ties.get(key, key)
                 target = own[name] if name in own else self.constants[name]
                 if target.shape != value.shape:
                     raise InputError(
@@ -252,6 +254,25 @@ def deployable(task: Task, model: Mapping[str, Tensor]) -> Tree:
         bench = Workbench(task.model())
     bench.load(model)
     return dict(bench.module.state_dict())
+
+
+def tied(task: Task, model: Mapping[str, Tensor]) -> Tree:
+    """The same tensors, those of tied parameters under each of their names: what `load_state_dict` takes."""
+    with keyed_global_rng(0, "deployable"):
+        ties = ties_of(task.model())
+    return dict(model) | {name: model[first] for name, first in ties.items() if name not in model and first in model}
+
+
+def ties_of(module: nn.Module) -> dict[str, str]:
+    """The further names in a module's `state_dict` of tied parameters and buffers, to the first one."""
+    first: dict[int, str] = {}
+    found: dict[str, str] = {}
+    for named in (module.named_parameters, module.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            if first.setdefault(id(tensor), name) != name:
+                found[name] = first[id(tensor)]
+    saved = module.state_dict() if found else {}
+    return {name: other for name, other in found.items() if name in saved}
 
 
 def _state(module: nn.Module) -> Tree:

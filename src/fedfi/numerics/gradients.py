@@ -148,12 +148,19 @@ def _require_rows(inputs: Tensor, targets: Tensor) -> None:
 
 def require_separable(model: nn.Module) -> None:
     """Refuses layers whose output for one example depends on the others, or that track statistics."""
+    if layer := mixing_layer(model):
+        raise ValueError(
+            f"layer {layer} uses or updates batch statistics, so an example "
+            "has no gradient of its own; call model.eval() if it tracks running statistics, replace it "
+            "by GroupNorm, or use kind='batch'"
+        )
+
+
+def mixing_layer(model: nn.Module) -> str | None:
+    """The first layer that `require_separable` refuses, by name and class, such as ``'1' (BatchNorm1d)``."""
     for name, layer in model.named_modules():
         batched = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         tracked = isinstance(layer, _InstanceNorm) and layer.training and layer.running_mean is not None
         if batched or tracked:
-            raise ValueError(
-                f"layer {name!r} ({type(layer).__name__}) uses or updates batch statistics, so an example "
-                "has no gradient of its own; call model.eval() if it tracks running statistics, replace it "
-                "by GroupNorm, or use kind='batch'"
-            )
+            return f"{name!r} ({type(layer).__name__})"
+    return None

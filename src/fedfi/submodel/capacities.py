@@ -58,19 +58,34 @@ def assign(clients: Sequence[str], capacities: Mapping[float, float], seed: int)
 
     The same clients, mix and seed give the same levels in every round and to every method.
     """
-    quotas = [share * len(clients) for share in capacities.values()]
-    counts = [int(q + 1e-9) for q in quotas]
-    remainders = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
-    for i in remainders[: len(clients) - sum(counts)]:
-        counts[i] += 1
-    levels = [ratio for ratio, count in zip(capacities, counts, strict=True) for _ in range(count)]
+    levels = [ratio for ratio, count in level_counts(len(clients), capacities).items() for _ in range(count)]
     order = torch.randperm(len(clients), generator=torch.Generator().manual_seed(seed)).tolist()
     return {clients[i]: level for i, level in zip(order, levels, strict=True)}
 
 
+def level_counts(clients: int, capacities: Mapping[float, float]) -> dict[float, int]:
+    """The number of clients at each level: exact shares by largest remainder, the earlier level where those tie."""
+    quotas = [share * clients for share in capacities.values()]
+    counts = [int(q + 1e-9) for q in quotas]
+    remainders = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in remainders[: clients - sum(counts)]:
+        counts[i] += 1
+    return dict(zip(capacities, counts, strict=True))
+
+
 def held_levels(capacities: Mapping[float, float]) -> list[float]:
-    """The levels at which there are clients, largest first."""
+    """The levels with a share of the clients, largest first: those that are judged.
+
+    Rounding may leave one of them without any client, see `empty_levels`; it is judged all the same, so that runs of
+    one mix compare whatever their number of clients.
+    """
     return sorted((ratio for ratio, share in capacities.items() if share), reverse=True)
+
+
+def empty_levels(clients: int, capacities: Mapping[float, float]) -> list[float]:
+    """Those of `held_levels` that rounding leaves without a client."""
+    counts = level_counts(clients, capacities)
+    return [ratio for ratio in held_levels(capacities) if not counts[ratio]]
 
 
 def level_name(ratio: float) -> str:

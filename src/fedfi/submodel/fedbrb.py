@@ -29,8 +29,9 @@ where every client was small, the paper's scenario, and harmed where some were w
 they had learnt. The default, 0.1, lies between; it is ours.
 
 All clients share a round's runs; a wider client's window begins with the same run and reaches over the next ones. P
-follows from the smallest level that has clients; at a single level of ratio 1 the method is federated averaging with
-uniform weights. HeteroFL's devices (`scaler`, `masked_loss`, `label_rows`) are off unless asked for.
+follows from the smallest level with a share of the clients, also where rounding leaves none at it; at a single level of
+ratio 1 the method is federated averaging with uniform weights. HeteroFL's devices (`scaler`, `masked_loss`,
+`label_rows`) are off unless asked for.
 """
 
 from __future__ import annotations
@@ -173,4 +174,4 @@ def spread_blocks(values: Tensor, counts: Tensor, axes: list[list[Tensor]], rate
         every = tuple(range(dims))
         total, weight = (value * count).sum(every, keepdim=True), count.sum(every, keepdim=True)
         moved = value + rate * (total / weight.clamp_min(1) - value)
-        values[tuple(index)] = torch.where((count == 0) & (weight > 0), moved, value)
+        values[tuple(index)] = torch.where((count == 0) & (weight > 0), moved, value).to(value.dtype)

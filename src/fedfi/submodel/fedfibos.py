@@ -74,6 +74,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
@@ -84,7 +85,7 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import Gradient, mean_loss_gradient
 from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
 from fedfi.numerics.fisher import example_squares
-from fedfi.numerics.gradients import require_separable
+from fedfi.numerics.gradients import mixing_layer
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
 from fedfi.numerics.selection import unpack_bits
 from fedfi.submodel.capacities import held_levels, level_name
@@ -184,8 +185,11 @@ class FedFIbOS(Leveled[FedFIbOSState]):
     def init(self, task: Task, rng: torch.Generator) -> FedFIbOSState:
         """A freshly initialised model; every average starts at |x_0| (line 2)."""
         bench = fresh_workbench(task, rng)
-        if self.fisher_samples == "example":
-            require_separable(bench.module.train())
+        if self.fisher_samples == "example" and (layer := mixing_layer(bench.module.train())):
+            raise InputError(
+                f'algorithm.fisher_samples = "example": layer {layer} uses or updates batch statistics, so an example'
+                f' has no gradient of its own; take a model without (nearest valid: "batch")'
+            )
         sizes = fractions(self.ratio, self.capacities, task, bench.module)
         check_maskable(bench, sizes.values())
         model = Model.of(bench)
@@ -258,7 +262,7 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         return state.model.tree()
 
     def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level at which there are clients."""
+        """The submodel of each level with a share of the clients."""
         return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
 
     def level(self, state: FedFIbOSState, ratio: float) -> Packet:

@@ -160,11 +160,11 @@ class FjORD(Leveled[FjORDState]):
         return _network(state, 1.0)
 
     def levels(self, state: FjORDState) -> Iterable[tuple[str, Packet]]:
-        """The network of each level at which there are clients."""
+        """The network of each level with a share of the clients."""
         return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
 
     def level(self, state: FjORDState, ratio: float) -> Packet:
-        """The network of one level, whether or not there are clients at it."""
+        """The network of one level, whatever its share."""
         return _submodel(state, ratio)
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:

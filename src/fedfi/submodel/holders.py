@@ -1,4 +1,7 @@
-"""Averaging over the clients that hold an entry."""
+"""Averaging over the clients that hold an entry.
+
+Sums and counts of half precision are kept in single precision; a mean has the type of what it is the mean of.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedfi.federation.folding import summing
 from fedfi.submodel.model import Model
 
 
@@ -27,8 +31,8 @@ class HolderMean:
         self, model: Model, divide: Literal["count", "plain"] = "count", start: Literal["full", "masked"] = "full"
     ) -> None:
         self._model, self._divide, self._start = model, divide, start
-        self._sum = torch.zeros_like(model.vector)
-        self.count = torch.zeros_like(model.vector)
+        self._sum = torch.zeros_like(model.vector, dtype=summing(model.vector))
+        self.count = torch.zeros_like(self._sum)
         self._weight = 0.0
         self._buffers = {n: _lowest(model.constants[n]) for n in model.buffers}
         self._held = {n: torch.zeros(t.shape) for n, t in self._buffers.items()}
@@ -51,18 +55,19 @@ class HolderMean:
             weight: Its weight in the means.
             parts: Which entries of a buffer these values are (masks of the buffer's shape); by default all.
         """
-        self._sum += torch.zeros_like(self._sum).masked_scatter_(mask, update * weight)
+        self._sum += torch.zeros_like(self._sum).masked_scatter_(mask, update.to(self._sum.dtype) * weight)
         self.count += mask * weight
         self._weight += weight
         if self._start == "masked" and self._divide == "plain":
             self._sum += self._model.vector * ~mask * weight
         for name, value in buffers.items():
             part = parts[name] if parts else torch.ones(self._buffers[name].shape, dtype=torch.bool)
-            whole = _lowest(self._buffers[name]).masked_scatter_(part, value)
+            total = self._buffers[name]
+            whole = _lowest(total).masked_scatter_(part, value.to(total.dtype))
             if value.is_floating_point():
-                self._buffers[name] += whole * weight
+                total += whole * weight
             else:  # a counter has no mean; the largest is the one that fits the others
-                self._buffers[name] = torch.maximum(self._buffers[name], whole)
+                self._buffers[name] = torch.maximum(total, whole)
             self._held[name] += part * weight
 
     def step(self) -> Tensor:
@@ -73,20 +78,22 @@ class HolderMean:
 
     def next(self, server_learning_rate: float = 1.0, step: Tensor | None = None) -> Model:
         """X <- x - server_learning_rate * step, by default the mean update; buffers take their means."""
-        vector = self._model.vector - (self.step() if step is None else step) * server_learning_rate
-        return Model(vector, self._model.constants | self._means(), self._model.buffers, self._model.layout)
+        before = self._model.vector
+        vector = before - (self.step() if step is None else step) * server_learning_rate
+        constants = self._model.constants | self._means()
+        return Model(vector.to(before.dtype), constants, self._model.buffers, self._model.layout)
 
     def _means(self) -> dict[str, Tensor]:
         means = {}
         for name, total in self._buffers.items():
             held, before = self._held[name], self._model.constants[name]
             mean = total / held.where(held > 0, 1) if total.is_floating_point() else total
-            means[name] = torch.where(held > 0, mean, before)
+            means[name] = torch.where(held > 0, mean.to(before.dtype), before)
         return means
 
 
 def _lowest(like: Tensor) -> Tensor:
     """What nothing was added to: zeros for sums, the smallest value for counters, whose largest is kept."""
     if like.is_floating_point() or like.dtype == torch.bool:
-        return torch.zeros_like(like)
+        return torch.zeros_like(like, dtype=summing(like))
     return torch.full_like(like, torch.iinfo(like.dtype).min)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId
 from fedfi.federation.rng import keyed_generator
-from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, level_name
+from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, empty_levels, level_name
 from fedfi.submodel.sizing import RatioKind
 
 State = TypeVar("State")
@@ -46,3 +46,14 @@ class Leveled(Algorithm[State], ABC):
         if self.level_mode == "dynamic" and round is not None:
             seed = int(torch.randint(2**31, (), generator=keyed_generator(seed, "levels", round)))
         return assign(clients, self.capacities, seed)
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """Names the levels that have a share of the clients, of which rounding leaves nothing."""
+        empty = empty_levels(len(clients), self.capacities)
+        if not empty:
+            return []
+        names = ", ".join(map(level_name, empty))
+        return [
+            f"level{'' if len(empty) == 1 else 's'} {names}: 0 of {len(clients)} clients, since shares are rounded to"
+            f" whole clients; nobody trains there, but what capacities declares is judged"
+        ]

@@ -35,6 +35,17 @@ class Model:
     buffers: list[str]
     layout: VectorLayout
 
+    def __post_init__(self) -> None:
+        for name, constant in self.constants.items():
+            if constant.is_complex():
+                what = "buffer" if name in self.buffers else "parameter"
+                raise InputError(
+                    f"{what} {name!r} is of complex numbers, which do not travel; keep its real and imaginary parts"
+                    f" (torch.view_as_real), or register a constant buffer with persistent=False"
+                )
+        if self.vector.is_complex():
+            raise InputError("the model has parameters of complex numbers, which do not travel; keep two of real ones")
+
     @staticmethod
     def of(bench: Workbench) -> Model:
         """A copy of what a workbench holds.

@@ -59,5 +59,17 @@ def check_cuts(wiring: Wiring, module: nn.Module, ratios: Iterable[float], kind:
 
 
 def widths(kind: RatioKind, ratios: Iterable[float], wiring: Wiring) -> dict[float, float]:
-    """The width at each ratio."""
-    return {ratio: ratio if kind == "width" else wiring.width_for(ratio) for ratio in ratios}
+    """The width at each ratio.
+
+    Raises:
+        InputError: If a level is smaller than one unit of each group, with the nearest one that is not.
+    """
+    if kind == "width":
+        return {ratio: ratio for ratio in ratios}
+    found = {}
+    for ratio in ratios:
+        try:
+            found[ratio] = wiring.width_for(ratio)
+        except InputError as error:  # the mix is one of numbers in (0, 1], so it is too small
+            raise InputError(f"algorithm.capacities: {error}") from error
+    return found

@@ -47,13 +47,13 @@ from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.model import Model, unmarked
+from fedfi.submodel.scaling import check_reach, check_scaler, fold, scaled
 from fedfi.submodel.sizing import check_cuts, wiring_at, wiring_of
 from fedfi.submodel.sliced import parts, receive, returned, send, update_of
 
 Scaler = Annotated[bool, Field(description="divide the outputs of cut layers by the width, in training")]
 MaskedLoss = Annotated[bool, Field(description="zero the logits of classes that a client does not have")]
 LabelRows = Annotated[bool, Field(description="average a class's rows over the clients that have examples of it")]
-ATTENTION = "torch.nn.MultiheadAttention"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,11 @@ class Structured(Leveled[StructuredState]):
         if self.masked_loss:
             check_logits(bench.module, task)
             bench.reset()
-        if self.scaler and (why := beyond_hooks(bench.module, wiring)):
-            raise InputError(f"scaler = true divides the outputs of layers, but {why}; set scaler = false")
+        if self.scaler:
+            check_reach(wiring, bench.module)
         wide = check_cuts(wiring, bench.module, self.capacities, self.ratio)
+        if self.scaler:
+            check_scaler(wiring, bench.module, min(wide.values()))
         return StructuredState(Model.of(bench), wiring, wide, int(torch.randint(2**31, (), generator=rng)))
 
     def configure(
@@ -168,11 +170,11 @@ class Structured(Leveled[StructuredState]):
         return state.model.tree()
 
     def levels(self, state: StructuredState) -> Iterable[tuple[str, Packet]]:
-        """The network of each level at which there are clients."""
+        """The network of each level with a share of the clients."""
         return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
 
     def level(self, state: StructuredState, ratio: float) -> Packet:
-        """The network of one level, as a client would get it next, whether or not there are clients at it."""
+        """The network of one level, as a client would get it next, whatever its share."""
         return self._submodel(state, ratio, keyed_generator(state.assignment, "level", level_name(ratio)))
 
     def place(self, packet: Packet, benches: Benches) -> Workbench:
@@ -270,53 +272,3 @@ def own_rows(wiring: Wiring, model: Model, classes: Tensor) -> Tensor:
 def zip_layout(model: Model) -> Iterator[tuple[str, list[int]]]:
     """Names and shapes of the vector's parameters, in order."""
     return zip(model.layout.names, model.layout.shapes, strict=True)
-
-
-class scaled(ExitStack):
-    """Within it, a network in training divides the outputs of its cut layers by the width."""
-
-    def __init__(self, module: nn.Module, wiring: Wiring, width: float) -> None:
-        super().__init__()
-        if width == 1:
-            return
-        parts = dict(module.named_modules())
-        for path in cut_layers(wiring):
-            hook = parts[path].register_forward_hook(lambda part, _, out: out / width if part.training else out)
-            self.callback(hook.remove)
-
-
-def fold(module: nn.Module, wiring: Wiring, width: float) -> None:
-    """Divides the parameters of cut layers by the width, so that they compute what they did under `scaled`."""
-    if width == 1:
-        return
-    parts = dict(module.named_modules())
-    with torch.no_grad():
-        for path in cut_layers(wiring):
-            for parameter in parts[path].parameters(recurse=False):
-                parameter.div_(width)
-
-
-def beyond_hooks(module: nn.Module, wiring: Wiring) -> str | None:
-    """Why the scaler cannot reach what a cut parameter makes, if there is such a parameter.
-
-    A hook sees the output of a layer, and `fold` divides the parameters of that layer alone: a parameter that makes
-    channels inside another operation is not seen, and one that two layers share would be divided for both.
-    """
-    parts = dict(module.named_modules(remove_duplicate=False))
-    inside = [path for path, part in parts.items() if isinstance(part, nn.MultiheadAttention)]
-    for name in dict.fromkeys(m.name for group in wiring.groups for m in group.members if m.role == "out"):
-        path, _, leaf = name.rpartition(".")
-        if any(name.startswith(f"{each}.") for each in inside):
-            return f"{name!r} is inside a {ATTENTION}, which does not show them"
-        if leaf not in ("weight", "bias"):
-            return f"{name!r} is not the weight or bias of a layer"
-        for other, first in wiring.aliases.items():
-            if first == name and parts[other.rpartition(".")[0]] is not parts[path]:
-                return f"{name!r} is also {other!r}, the parameter of another layer"
-    return None
-
-
-def cut_layers(wiring: Wiring) -> list[str]:
-    """Paths of the modules that make channels of a group: convolutions, linear layers, embeddings."""
-    made = [m.name for group in wiring.groups for m in group.members if m.role == "out"]
-    return list(dict.fromkeys(name.rpartition(".")[0] for name in made if name.endswith(".weight")))

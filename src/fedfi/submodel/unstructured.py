@@ -114,11 +114,11 @@ class Unstructured(Leveled[UnstructuredState]):
         return state.model.tree()
 
     def levels(self, state: UnstructuredState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level at which there are clients."""
+        """The submodel of each level with a share of the clients."""
         return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
 
     def level(self, state: UnstructuredState, ratio: float) -> Packet:
-        """The submodel of one level, whether or not there are clients at it."""
+        """The submodel of one level, whatever its share."""
         rng = keyed_generator(state.assignment, "level", level_name(ratio))
         return send(state.model, self.mask(state.model, state.fractions[ratio], rng), {})
 
