@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -134,8 +135,27 @@ class LocalFederation:
         self._listening(process, "superlink", self.port)
         return process.pid
 
+    def tend(self) -> list[int]:
+        """Starts every SuperNode again that has ended, as a service manager does; gives their numbers.
+
+        A node that was killed counts as active for up to a minute; one that is started with its key before ends at once
+        with Flower's exit code 305, so call this again and again.
+        """
+        running = self.processes().values()
+        gone = [i for i in range(self.nodes) if not any(_node_of(command) == i for command in running)]
+        for i in gone:
+            self.start_node(i)
+        return gone
+
     def start_node(self, i: int, *more: str) -> int:
-        """Starts a SuperNode that holds the `i`-th share of the clients, and gives its process id."""
+        """Starts a SuperNode that holds the `i`-th share of the clients, and gives its process id.
+
+        What is left of one that was killed, and waits for it, is ended before.
+        """
+        for pid, command in self.processes().items():
+            if "flower-superexec" in command and f"127.0.0.1:{self.ports[i]} " in f"{command} ":
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         keys, home = self.directory / f"keys/node-{i}", self.directory / f"node-{i}"
         secure = [
             *("--root-certificates", str(keys / "ca.crt")),
@@ -252,6 +272,12 @@ class LocalFederation:
                 return
             time.sleep(0.1)
         raise RunError(f"{name} does not listen on port {port} after {seconds:g} s; see {self.log(name)}")
+
+
+def _node_of(command: str) -> int | None:
+    """The number of the node that a process is, or None."""
+    found = re.search(r"partition-id=(\d+) ", command) if "flower-supernode" in command else None
+    return int(found[1]) if found else None
 
 
 def _program(name: str) -> str:
