@@ -29,8 +29,12 @@ class RunError(RuntimeError):
     """A run that cannot go on, such as too few replies. The command line ends with exit code 3."""
 
 
-class OutputError(InputError):
-    """A place where nothing can be written; its text starts with the place, and no setting of a file is to blame."""
+class PlaceError(InputError):
+    """A file or directory that is not as it should be; the text names it, and no setting of a file is to blame."""
+
+
+class OutputError(PlaceError):
+    """A place where nothing can be written; its text starts with the place."""
 
 
 def nearest(given: object, valid: Iterable[str], count: int = 1) -> list[str]:

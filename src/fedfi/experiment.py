@@ -25,7 +25,7 @@ from fedfi.data.partition import check_clients, check_partition
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
-from fedfi.errors import InputError, OutputError, SettingError, first_line, nearest, out_of_memory, unknown
+from fedfi.errors import InputError, PlaceError, SettingError, first_line, nearest, out_of_memory, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
@@ -276,7 +276,7 @@ class Experiment:
         with _blaming(self.source, self.overridden):
             try:
                 yield
-            except OutputError:
+            except PlaceError:
                 raise
             except SettingError as error:
                 raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error

@@ -115,6 +115,5 @@ def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> Run
     if not (out / "run.toml").exists():
         raise InputError(f"{out} is not a run directory: it has no run.toml")
     directory = RunDirectory(out)
-    directory.lock()
-    directory.complete(config, task.data.split_record())
+    directory.lock()  # the loop completes it, once it is sure that it can go on
     return directory
