@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.data.ratings import RatingsData
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, RunError, about
 from fedfi.federation import checkpoint, hooks
 from fedfi.federation.algorithm import (
     Algorithm,
@@ -124,7 +124,8 @@ class Loop:
             round, done = done, done + 1
             started = time.perf_counter()
             self.exhibition.before(state, round)
-            state, metrics = self._round(state, round)
+            with about("algorithm", "model"):
+                state, metrics = self._round(state, round)
             self.exhibition.after(state, round)
             judging = done % self.evaluate.every == 0 or done == rounds
             if judging:
