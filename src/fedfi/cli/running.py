@@ -16,8 +16,8 @@ from fedfi.errors import InputError, OutputError, RunError
 from fedfi.executing import execute, rounds_done
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
-from fedfi.federation.saved import check_finished
 from fedfi.federation.sampling import round_size
+from fedfi.federation.saved import check_finished
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
