@@ -10,6 +10,7 @@ import pytest
 
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.record import read_lines
+from fedfi.progress import progress
 
 from .conftest import spawn
 
@@ -216,3 +217,10 @@ def test_all_checkpoints_damaged(file: Path, fedfi) -> None:
         ending = ".safetensors" if "is" in said else ".damaged"
         assert all(said.format(name=name.replace(".safetensors", ending)) in err for name in names)
         assert err.endswith("--out a-anew` (its model is still in a/model.safetensors)\n")
+
+
+def test_progress_begins_with_the_first_round_that_is_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(4, done=3) as observe:
+        for number in (1, 2):
+            observe({"round": number})
+    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1/4", "round 2/4"]
