@@ -7,7 +7,10 @@ code that knows nothing of fedfi can catch it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 _FEW = 20
 """So many names are still read."""
@@ -18,7 +21,14 @@ _SURELY = 0.8
 
 
 class InputError(ValueError):
-    """Bad input: a wrong key, value, file or shape. The command line ends with exit code 2."""
+    """Bad input: a wrong key, value, file or shape. The command line ends with exit code 2.
+
+    Attributes:
+        tables: Tables of an experiment from whose settings it may come, the likeliest first; none where its text begins
+            with a key, or no setting is to blame.
+    """
+
+    tables: tuple[str, ...] = ()
 
 
 class SettingError(InputError):
@@ -29,21 +39,37 @@ class RunError(RuntimeError):
     """A run that cannot go on, such as too few replies. The command line ends with exit code 3."""
 
 
-class OutputError(InputError):
-    """A place where nothing can be written; its text starts with the place, and no setting of a file is to blame."""
+class PlaceError(InputError):
+    """A file or directory that is not as it should be; the text names it, and no setting of a file is to blame."""
+
+
+class OutputError(PlaceError):
+    """A place where nothing can be written; its text starts with the place."""
 
 
 def nearest(given: object, valid: Iterable[str], count: int = 1) -> list[str]:
     """The valid names that somebody who wrote `given` may have meant, best first; often none.
 
-    A name is near if it is `given` in other case, spelt much alike, or begins with it.
+    A name is near if it is `given` in other case, spelt much alike, or begins with it. Numbers are near by value.
     """
     text, names = str(given).lower(), sorted(valid)
+    number, numbers = as_number(text), {name: as_number(name) for name in names}
+    if number is not None and names and None not in numbers.values():
+        return sorted(names, key=lambda name: abs((numbers[name] or 0.0) - number))[:count]
     same = [name for name in names if name.lower() == text]
     alike = difflib.get_close_matches(text, {name.lower(): None for name in names}, n=count, cutoff=_ALIKE)
     begun = [name for name in names if len(text) > 1 and name.lower().startswith(text)]
     found = [*same, *(name for near in alike for name in names if name.lower() == near), *begun]
     return list(dict.fromkeys(found))[:count]
+
+
+def as_number(text: str) -> float | None:
+    """The finite number that a text is, ``40%`` too; None for any other text."""
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def unknown(kind: str, given: object, valid: Iterable[str], listed_by: str = "") -> str:
@@ -71,6 +97,47 @@ def unknown(kind: str, given: object, valid: Iterable[str], listed_by: str = "")
     else:
         choices = f"choose from {', '.join(names[:_FEW])} and {len(names) - _FEW} more"
     return f"unknown {kind} {str(given)!r}{hint} ({choices})"
+
+
+@contextmanager
+def about(*tables: str) -> Iterator[None]:
+    """Within it, input errors that do not know yet from which tables of settings they may come are of these."""
+    try:
+        yield
+    except InputError as error:
+        error.tables = error.tables or tables
+        raise
+
+
+@contextmanager
+def blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
+    """Within it, errors about what ``--set`` gave start with that instead of with the source.
+
+    An error about a key that it gave is its alone; one about a table, or what is built of tables, of which it gave a
+    part names its keys and the source, since either may be the cause.
+
+    Args:
+        source: Where the other settings come from; errors begin with it.
+        overridden: Dotted keys that ``--set`` gave.
+    """
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        said = text.removeprefix(f"{source}: ")
+        if said == text:
+            raise
+        key = re.split(r"[: ]", said, maxsplit=1)[0]  # of quoted parts, the first words will do
+        if any(_within(key, given) for given in overridden):
+            raise InputError(f"--set {said}") from error
+        found = [given for given in overridden if any(_within(given, table) for table in (key, *error.tables))]
+        if not found:
+            raise
+        raise InputError(f"--set {', '.join(found)} with {source}: {said}") from error
+
+
+def _within(key: str, table: str) -> bool:
+    return key == table or key.startswith(f"{table}.")
 
 
 def first_line(error: BaseException) -> str:

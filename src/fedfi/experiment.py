@@ -25,7 +25,7 @@ from fedfi.data.partition import check_clients, check_partition
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
-from fedfi.errors import InputError, OutputError, SettingError, first_line, nearest, out_of_memory, unknown
+from fedfi.errors import InputError, PlaceError, SettingError, blaming, first_line, nearest, out_of_memory, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
@@ -33,7 +33,7 @@ from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
 from fedfi.federation.trial import check_logits
 from fedfi.trackers import Tracker
-from fedfi.validation import dotted, is_plain, shown, validate
+from fedfi.validation import dotted, fields_of, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
 OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
@@ -258,6 +258,12 @@ class Experiment:
                 tables[table] = keys
         return from_dict(tables, source=self.source, overridden=self.overridden)
 
+    def _place(self, error: InputError) -> str:
+        """What a method's or a model's error begins with: its table, with a dot before one of the method's options."""
+        table = error.tables[0] if error.tables else ""
+        option = table == "algorithm" and str(error).partition(" = ")[0] in fields_of(type(self.method))
+        return f"{table}{'.' if option else ': '}" if table else ""
+
     @contextmanager
     def naming(self, table: str = "", given: str = "") -> Iterator[None]:
         """Within it, input errors of the library start with the experiment's source, and with a key.
@@ -273,17 +279,18 @@ class Experiment:
         """
         given = given or table
         about = f"{given}: " if given else ""
-        with _blaming(self.source, self.overridden):
+        with blaming(self.source, self.overridden):
             try:
                 yield
-            except OutputError:
+            except PlaceError:
                 raise
             except SettingError as error:
                 raise InputError(f"{self.source}: {table}{'.' if table else ''}{error}") from error
             except InputError as error:
                 if str(error).startswith(f"{self.source}: "):
                     raise
-                raise InputError(f"{self.source}: {about}{error}") from error
+                tables = error.tables or ((table,) if table == given else ())
+                raise _of(tables, f"{self.source}: {about or self._place(error)}{error}") from error
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
@@ -338,7 +345,7 @@ def from_dict(tables: Tables, *, source: str = "experiment", overridden: tuple[s
     Raises:
         InputError: As `load_experiment`.
     """
-    with _blaming(source, overridden):
+    with blaming(source, overridden):
         return _checked(tables, source, overridden)
 
 
@@ -358,18 +365,10 @@ def _checked(tables: Tables, source: str, overridden: tuple[str, ...]) -> Experi
     return Experiment(settings, method_of(settings.algorithm, source, settings.rounds), tables, source, overridden)
 
 
-@contextmanager
-def _blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
-    """Within it, errors about keys that ``--set`` gave start with that instead of with the source."""
-    try:
-        yield
-    except InputError as error:
-        text = str(error)
-        about = text.removeprefix(f"{source}: ")
-        key = re.split(r"[: ]", about, maxsplit=1)[0]  # of quoted parts, the first words will do
-        if about == text or not any(key == given or key.startswith(f"{given}.") for given in overridden):
-            raise
-        raise InputError(f"--set {about}") from error
+def _of(tables: tuple[str, ...], text: str) -> InputError:
+    error = InputError(text)
+    error.tables = tables
+    return error
 
 
 def _first_new(tables: Mapping[str, Any], keys: Sequence[str]) -> Sequence[str]:

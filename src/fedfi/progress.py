@@ -62,8 +62,10 @@ def _lines(rounds: int, done: int, unit: str) -> Observer:
 
     def observe(line: Mapping[str, Any]) -> None:
         nonlocal count, first, told
-        before, count = count * _PARTS // rounds, int(line.get("round", count + 1))
-        first = count - 1 if first < 0 else first
+        step = int(line.get("round", count + 1))
+        if first < 0:  # a run goes on from its checkpoint, which may lie before its last round
+            first = count = step - 1
+        before, count = count * _PARTS // rounds, step
         now = time.monotonic()
         if count * _PARTS // rounds > before or now - told >= _SECONDS:
             told = now

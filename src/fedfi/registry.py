@@ -409,6 +409,11 @@ def entries() -> dict[str, Entry]:
     return dict(_ENTRIES)
 
 
+def classes() -> dict[str, str]:
+    """``"module:Class"`` of all methods and wrappers, by the name of the class, which `fedfi` has as an attribute."""
+    return {e.target.rpartition(":")[2]: e.target for e in (*_ENTRIES.values(), *_WRAPPERS.values())}
+
+
 def algorithm(name: str) -> type[Any]:
     """The class of a method.
 

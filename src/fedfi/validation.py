@@ -1,7 +1,8 @@
 """Checking tables against typed settings, and wording what is wrong in one line: key, value, nearest choice.
 
 Tables are checked as JSON in pydantic's strict mode: a number in quotes is not a number and `true` is not 1,
-while lists become tuples and the keys of a table become numbers where numbers are expected.
+while lists become tuples and the keys of a table become numbers where numbers are expected. Options in Python are held
+to the same.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import re
 import types
 from abc import ABCMeta
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Number
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from fedfi.errors import InputError, SettingError, nearest
 
 T = TypeVar("T")
+OPTIONS = ConfigDict(extra="forbid", strict=True)
+"""The configuration of all classes of options: in Python, too, 1 is not true and a text is not a number."""
 _MOST = (2 - 2**-23) * 2.0**127
 """The largest 32-bit floating-point number."""
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
@@ -38,6 +42,7 @@ _KINDS = {
     "dataclass": "a table",
     "model": "a table",
 }
+_KINDS_IN_PYTHON = _KINDS | {"bool": "True or False", "string": "a text", "dict": "a dict"}
 _OTHER_NAMES = {
     "lr": "learning_rate",
     "batch": "batch_size",
@@ -67,18 +72,52 @@ class Checked(ABCMeta):
             InputError: In one line: class, key, value and the nearest valid choice.
         """
         check_decorated(cls)
+        fields = fields_of(cls)
+        if args:
+            such = f", such as {next(iter(fields), 'key')} = {_in_python(args[0])}"
+            raise InputError(f"{cls.__name__}: takes keyword arguments only{such}")
         missing = sorted(getattr(cls, "__abstractmethods__", ()))
         if missing:
             raise InputError(f"class {cls.__name__} is abstract: it lacks {', '.join(missing)}")
-        if (presets := getattr(cls, "presets", None)) and "preset" in options and "preset" not in fields_of(cls):
+        if (presets := getattr(cls, "presets", None)) and "preset" in options and "preset" not in fields:
             near = _nearest(options["preset"], list(presets))
             raise InputError(
                 f"{cls.__name__}: preset = {options['preset']!r}: is no option; write {cls.__name__}.preset({near!r})"
             )
+        options = {key: _as_declared(value, fields.get(key)) for key, value in options.items()}
+        for key, value in options.items():
+            _check_given(value, cls.__name__, (key,))
         try:
-            return super().__call__(*args, **options)  # type: ignore[misc, no-any-return]
+            return super().__call__(**options)  # type: ignore[misc, no-any-return]
         except ValidationError as error:
-            raise InputError(f"{cls.__name__}: {_first(error, cls, ())}") from error
+            raise InputError(f"{cls.__name__}: {_first(error, cls, (), in_python=True)}") from error
+
+
+def _as_declared(value: Any, field: FieldInfo | None) -> Any:
+    """What Python has several kinds of, as the one that is declared: numpy's numbers, other mappings, lists."""
+    if isinstance(value, Number) and hasattr(value, "item"):
+        return value.item()
+    kind = get_origin(field.annotation) if field is not None else None
+    if kind in (tuple, list) and isinstance(value, tuple | list):
+        return kind(value)
+    if isinstance(value, Mapping):
+        return {_as_declared(key, None): _as_declared(item, None) for key, item in value.items()}
+    return value
+
+
+def _check_given(value: Any, source: str, path: tuple[str, ...]) -> None:
+    """Refuses numbers that are not finite, and keys that are truth values, in an option given in Python."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(key, bool):
+                raise InputError(f"{source}: {dotted(path)}: the key {key} must be a number or a text")
+            _check_number(key, source, path, "the key ")
+            _check_given(item, source, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_given(item, source, path)
+    else:
+        _check_number(value, source, path)
 
 
 def check_decorated(kind: type[Any]) -> None:
@@ -120,11 +159,11 @@ def validate(
         raise _error(source, _first(error, kind, path)) from error
 
 
-def _first(error: ValidationError, kind: Any, path: Sequence[str]) -> str:
+def _first(error: ValidationError, kind: Any, path: Sequence[str], *, in_python: bool = False) -> str:
     """The error that says most in words, and how many more there are."""
     # A misspelt key is missing and unknown; the unknown one says more.
     first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN)
-    text = _worded(first, kind, path)
+    text = _worded(first, kind, path, in_python)
     if first["type"] in _MISSING:
         missing = [e for e in others if e["type"] in _MISSING]
         others = [e for e in others if e["type"] not in _MISSING]
@@ -145,15 +184,23 @@ def check_plain(value: Any, *, source: str = "", path: Sequence[str] = ()) -> No
     elif isinstance(value, list | tuple):
         for item in value:
             check_plain(item, source=source, path=path)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise _error(source, f"{dotted(path)} = {value}: must be a finite number")
-    elif isinstance(value, float) and abs(value) > _MOST:  # tensors hold 32 bits
-        raise _error(source, f"{dotted(path)} = {value}: must be at most {_MOST:.4g} in size, as 32-bit numbers are")
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        near = max(-(2**63), min(value, 2**63 - 1))
-        raise _error(source, f"{dotted(path)} = {shown(value)}: must be a 64-bit whole number (nearest valid: {near})")
     elif not isinstance(value, bool | int | float | str):
         raise _error(source, f"{dotted(path)} = {value}: a {type(value).__name__} is not expected anywhere")
+    else:
+        _check_number(value, source, path)
+
+
+def _check_number(value: Any, source: str, path: Sequence[str], what: str = "") -> None:
+    key = f"{dotted(path)}: {what}{value}" if what else f"{dotted(path)} = {value}"
+    if isinstance(value, float) and math.isnan(value):
+        raise _error(source, f"{key}: is not a number; must be a finite number")
+    if isinstance(value, float) and math.isinf(value):
+        raise _error(source, f"{key}: must be a finite number")
+    if isinstance(value, float) and abs(value) > _MOST:  # tensors hold 32 bits
+        raise _error(source, f"{key}: must be at most {_MOST:.4g} in size, as 32-bit numbers are")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        near = max(-(2**63), min(value, 2**63 - 1))
+        raise _error(source, f"{dotted(path)} = {shown(value)}: must be a 64-bit whole number (nearest valid: {near})")
 
 
 def is_plain(value: Any) -> bool:
@@ -174,6 +221,12 @@ def dotted(path: Iterable[object]) -> str:
 def shown(value: Any) -> str:
     """A value as TOML writes it, cut where it is long."""
     text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _in_python(value: Any) -> str:
+    """A value as Python writes it, cut where it is long."""
+    text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -201,7 +254,7 @@ def fields_of(kind: Any) -> dict[str, FieldInfo]:
     return {}
 
 
-def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
+def _worded(error: Any, root: Any, path: Sequence[str], in_python: bool) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     location = [part for part in error["loc"] if part != "[key]"]
     key = dotted([*path, *location])
@@ -210,15 +263,25 @@ def _worded(error: Any, root: Any, path: Sequence[str]) -> str:
         return f"{key}: unknown key; {nearest_key(str(location[-1]), sorted(fields_of(container)))}"
     if kind in _MISSING:
         return f"{key}: is missing"
-    if kind == "unexpected_positional_argument":
-        return f"give every option by name, such as {next(iter(fields_of(container)), 'key')} = {shown(value)}"
     if kind == "value_error":
         return f"{key}: {context['error']}" if key else str(context["error"])
     name = "the key must be" if "[key]" in error["loc"] else "must be"
-    return f"{key} = {shown(value)}: {_reason(kind, context, value, field, error['msg'], name)}"
+    if isinstance(value, float) and math.isnan(value):
+        return f"{key} = nan: {'the key ' if '[key]' in error['loc'] else ''}is not a number"
+    given = _in_python(value) if in_python else shown(value)
+    kinds = _KINDS_IN_PYTHON if in_python else _KINDS
+    return f"{key} = {given}: {_reason(kind, context, value, field, error['msg'], name, kinds)}"
 
 
-def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo | None, message: str, must: str) -> str:
+def _reason(
+    kind: str,
+    context: Mapping[str, Any],
+    value: Any,
+    field: FieldInfo | None,
+    message: str,
+    must: str,
+    kinds: Mapping[str, str],
+) -> str:
     if kind in ("less_than_equal", "greater_than_equal"):
         word, bound = ("at most", context["le"]) if "le" in context else ("at least", context["ge"])
         return f"{must} {word} {_number(bound)} (nearest valid: {_number(bound)})"
@@ -234,7 +297,9 @@ def _reason(kind: str, context: Mapping[str, Any], value: Any, field: FieldInfo 
     if kind in ("too_short", "too_long"):
         word, bound = ("at least", context["min_length"]) if kind == "too_short" else ("at most", context["max_length"])
         return f"{must} of {word} {bound} entries, these are {context['actual_length']}"
-    expected = _KINDS.get(kind.split("_")[0])
+    expected = kinds.get(kind.split("_")[0])
+    if kind == "dict_type" and expected and field is not None and "->" in (field.description or ""):
+        expected += f": {field.description}"
     if kind.endswith(("_type", "_parsing", "_from_float")) and expected:
         near = _converted(value) if kind.startswith(("int", "float")) else None
         if near is not None and kind.startswith("int"):
@@ -253,17 +318,20 @@ def nearest_key(given: str, valid: Sequence[str]) -> str:
 
 
 def _nearest(value: Any, choices: Sequence[Any]) -> Any:
-    numbers = [c for c in choices if isinstance(c, int)]
-    if numbers and isinstance(value, int | float):
-        return min(numbers, key=lambda c: abs(c - value))
+    numbers, number = [c for c in choices if isinstance(c, int)], _converted(value)
+    if isinstance(value, bool):
+        number = float(value)
+    if numbers and number is not None:
+        return min(numbers, key=lambda c: abs(c - number))
     return (difflib.get_close_matches(str(value), [str(c) for c in choices], n=1, cutoff=0) or list(choices))[0]
 
 
 def _converted(value: Any) -> float | None:
     try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+        number = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _number(value: float) -> str:

@@ -339,3 +339,29 @@ def test_settings_that_replace_each_other_are_not_both_set(file: Path, fedfi) ->
     assert "give steps or epochs, not both (got steps = 5, epochs = 1)" in err
     code, _, err = fedfi("run", file, "--set", "train.epochs=1", "--set", "data.clients=0")
     assert "data.clients = 0" in err  # and no word of the file's steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "front"),
+    [
+        (["model.hidden=[]"], "--set model.hidden with exp.toml: algorithm: no channels of Sequential can be cut"),
+        (
+            ['algorithm.capacities={"0.001"=1.0}', "train.steps=2"],
+            "--set algorithm.capacities with exp.toml: algorithm: ratio 0.001 is too small",
+        ),
+        (
+            ["model.hidden=[4]", 'algorithm.capacities."0.001"=0.0'],
+            '--set algorithm.capacities."0.001" with exp.toml: algorithm.capacities: the shares',
+        ),
+        (["train.steps=2"], None),
+    ],
+)
+def test_what_is_built_of_tables_blames_who_gave_them(file: Path, fedfi, settings: list[str], front: str) -> None:
+    text = file.read_text().replace('"fedfibos"', '"heterofl"')
+    if front is None:
+        text, front = text.replace("[8]", "[]"), "exp.toml: algorithm: no channels of Sequential can be cut"
+    if "0.001" in settings[-1]:
+        text = text.replace('"0.25" = 0.5', '"0.25" = 0.4')
+    file.write_text(text)
+    code, _, err = fedfi("run", file, "-q", "--out", "a", *(part for s in settings for part in ("--set", s)))
+    assert (code, err[: len(front)]) == (2, front)

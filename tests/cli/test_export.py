@@ -120,7 +120,8 @@ def test_without_a_level_it_is_the_whole_model(file: Path, fedfi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("export", "a", "--capacity", "0.3", "-o", "x.safetensors"), "--capacity: unknown level '0.3'"),
+        (("export", "a", "--capacity", "0.3", "-o", "x.safetensors"), "unknown level '0.3'; did you mean '0.25'?"),
+        (("export", "a", "--capacity", "-1", "-o", "x.safetensors"), "unknown level '-1'; did you mean '0.25'?"),
         (("export", "a", "--capacity", "0.25", "-o", "x.onnx"), "--out x.onnx: unknown kind of file '.onnx'"),
         (("export", "nowhere", "-o", "x.safetensors"), "nowhere: is not a run directory"),
         (("export", "b", "--capacity", "0.25", "-o", "x.safetensors"), "fedavg makes no submodels"),

@@ -125,3 +125,13 @@ def test_help_hides_nothing(fedfi, monkeypatch: pytest.MonkeyPatch) -> None:
         for text in texts:
             for word in text.replace("\\[", "[").split():
                 assert word in shown, f"fedfi {name} --help lacks {word!r}"
+
+
+@pytest.mark.parametrize("name", ["heterofl", "feddropout", "fedfi.submodel.heterofl:HeteroFL"])
+def test_a_method_says_how_python_imports_it(fedfi, name: str) -> None:
+    code, out, _ = fedfi("show", name)
+    line = next(line for line in out.splitlines() if line.startswith("in Python: "))
+    found: dict[str, type] = {}
+    exec(line.removeprefix("in Python: "), found)
+    assert code == 0
+    assert registry.algorithm(name) in found.values()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.record import read_lines
+from fedfi.progress import progress
 
 from .conftest import spawn
 
@@ -151,3 +153,74 @@ def test_loading_is_announced(file: Path, fedfi) -> None:
     file.write_text(file.read_text().replace('"digits"', '"data.csv"'))
     _, _, err = fedfi("run", file, "--out", "a")
     assert err.startswith("loading data.csv ...\n")
+
+
+def test_a_finished_run_whose_settings_were_edited(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    toml = Path("a/run.toml").read_text()
+    for old, new, said in [
+        ("learning_rate = 0.1", "learning_rate = 0.2", "train.learning_rate = 0.2, the run began with 0.1; "),
+        ("participation = 0.5", "participation = 1.0", "algorithm.participation = 1.0, the run began with 0.5; "),
+    ]:
+        Path("a/run.toml").write_text(toml.replace(old, new))
+        for command in (["resume", "a"], ["resume", "a", "--rounds", "3"], ["export", "a", "-o", "x.safetensors"]):
+            code, _, err = fedfi(*command)
+            assert (code, err.splitlines()[-1].startswith(f"a/run.toml: {said}")) == (2, True), (command, err)
+    Path("a/run.toml").write_text(toml)
+    assert fedfi("resume", "a", "-q") == (0, "", "")
+
+
+def test_checkpoints_that_were_removed(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    before = {p: p.read_bytes() for p in Path("a").iterdir() if p.is_file()}
+    shutil.rmtree("a/checkpoints")
+    assert fedfi("resume", "a", "-q") == (0, "", "")  # finished, and its result is there
+    for kept in ("metrics.jsonl and a model.safetensors", "metrics.jsonl"):
+        code, _, err = fedfi("resume", "a", "--rounds", "4", "-q")
+        assert code == 2
+        assert err.startswith(f"a/checkpoints: holds no checkpoint to go on from, though the run has a {kept},")
+        assert "begin the run anew in another directory, such as `fedfi run a/run.toml --out a-anew`" in err
+        assert ("(its model is still in a/model.safetensors)" in err) == ("model" in kept)
+        assert {p: p.read_bytes() for p in before if p.exists()} == {p: c for p, c in before.items() if p.exists()}
+        Path("a/model.safetensors").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_metrics_that_were_lost(file: Path, fedfi, kept: int) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    metrics, toml = Path("a/metrics.jsonl"), Path("a/run.toml").read_text()
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:kept]))
+    if not kept:
+        metrics.unlink()
+    for more in ([], ["--rounds", "4"]):
+        code, _, err = fedfi("resume", "a", *more)
+        assert code == 2
+        assert err.startswith("a/metrics.jsonl: has ")
+        assert "`fedfi run a/run.toml --out a-anew` (its model is still in a/model.safetensors)" in err
+        assert Path("a/run.toml").read_text() == toml
+    shutil.rmtree("a/checkpoints")
+    code, _, err = fedfi("resume", "a")
+    assert err.startswith(f"a/metrics.jsonl: holds {kept} of the 2 rounds of the finished run: put it back, or begin")
+    assert code == 2
+
+
+def test_all_checkpoints_damaged(file: Path, fedfi) -> None:
+    fedfi("run", file, "--out", "a", "-q")
+    names = sorted(p.name for p in Path("a/checkpoints").iterdir())
+    for name in names:
+        Path("a/checkpoints", name).write_bytes(b"")
+    for said in ("{name} is damaged", "{name} was found damaged before"):
+        code, _, err = fedfi("resume", "a", "--rounds", "3", "-q")
+        assert code == 3
+        assert err.startswith("there is no usable checkpoint in a/checkpoints; ")
+        ending = ".safetensors" if "is" in said else ".damaged"
+        assert all(said.format(name=name.replace(".safetensors", ending)) in err for name in names)
+        assert err.endswith("--out a-anew` (its model is still in a/model.safetensors)\n")
+
+
+def test_progress_begins_with_the_first_round_that_is_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(4, done=3) as observe:
+        for number in (1, 2):
+            observe({"round": number})
+    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1/4", "round 2/4"]

@@ -138,7 +138,11 @@ def test_wrong_keys(partition: dict[str, object], message: str) -> None:
             "partition.alpha = 0: must be above 0.*such as 0.3",
         ),
         (5, {"by": "dirichlet", "alpha": -1.0}, "partition.alpha = -1.0: must be above 0"),
-        (5, {"by": "dirichlet", "alpha": float("nan")}, "partition.alpha = nan: must be a finite number"),
+        (
+            5,
+            {"by": "dirichlet", "alpha": float("nan")},
+            "partition.alpha = nan: is not a number; must be a finite number",
+        ),
         (5, {"by": "dirichlet-per-client", "alpha": "x"}, 'partition.alpha = "x": must be a number'),
         (5, {"by": "dirichlet", "alpha": 1, "minimum": 0}, "partition.minimum = 0: must be at least 1"),
         (5, {"by": "dirichlet", "alpha": 1, "minimum": 401}, "need 2005, there are 2000"),

@@ -152,10 +152,12 @@ def test_a_torn_line_of_events_is_cut_off(tmp_path):
 def test_a_run_does_not_go_on_with_other_settings(tmp_path):
     interrupted(tmp_path / "run")
     changed = dataclasses.replace(tiny.small(), training=dataclasses.replace(tiny.small().training, learning_rate=0.5))
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     with pytest.raises(ValueError, match=r"train.learning_rate = 0.5, the run began with 0.1"):
         run(EVERYONE, changed, rounds=4, out=tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match=r"rounds = 1: the run has 2 \(nearest valid: 2\)"):
         run(EVERYONE, tiny.small(), rounds=1, out=tmp_path / "run", resume=True)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
 
 
 def test_a_lost_metrics_file_is_not_papered_over(tmp_path):
@@ -163,6 +165,16 @@ def test_a_lost_metrics_file_is_not_papered_over(tmp_path):
     (tmp_path / "run/metrics.jsonl").unlink()
     with pytest.raises(ValueError, match=r"metrics.jsonl: has 0 bytes, it had \d+"):
         run(EVERYONE, tiny.small(), rounds=4, out=tmp_path / "run", resume=True)
+
+
+def test_a_run_without_its_checkpoints_is_not_begun_again(tmp_path):
+    interrupted(tmp_path / "run")
+    for checkpoint in (tmp_path / "run/checkpoints").iterdir():
+        checkpoint.unlink()
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(InputError, match=r"holds no checkpoint to go on from, though the run has a metrics.jsonl"):
+        run(EVERYONE, tiny.small(), rounds=4, out=tmp_path / "run", resume=True)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):

@@ -148,6 +148,8 @@ def _show_algorithm(name: str, kind: type[Any], paper: bool) -> None:
 
     console = _console()
     console.print(f"[bold]{name}[/bold]  {kind.__module__}:{kind.__qualname__}")
+    home = "fedfi" if kind.__name__ in registry.classes() and name in registry.entries() else kind.__module__
+    console.print(f"in Python: from {home} import {kind.__name__}", markup=False)
     if name in registry.entries():
         entry = registry.entries()[name]
         console.print(f"{entry.summary}\nfamily: {entry.family}\npaper: {entry.paper}", markup=False)

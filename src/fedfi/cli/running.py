@@ -17,6 +17,7 @@ from fedfi.executing import execute, rounds_done
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
 from fedfi.federation.sampling import round_size
+from fedfi.federation.saved import check_finished
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
@@ -77,7 +78,8 @@ def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> No
     planned = experiment.settings.rounds
     if rounds is not None and rounds < max(done, planned):
         raise InputError(f"--rounds {rounds}: the run has {max(done, planned)} (nearest valid: {max(done, planned)})")
-    if finished(directory, rounds or planned):
+    if (ended := finished(directory, rounds or planned)) is not None:
+        check_finished(RunDirectory(directory), ended, experiment.resolved(), experiment.tables)
         if not (directory / "report.html").exists():
             print(_report(directory), file=sys.stderr)
         if not quiet:
@@ -122,12 +124,12 @@ def _run(experiment: Experiment, task: Task, out: Path, workers: int, quiet: boo
         print(report)
 
 
-def finished(directory: Path, rounds: int) -> bool:
-    """Whether the run has come to the end of its rounds, and its model is there."""
+def finished(directory: Path, rounds: int) -> int | None:
+    """After how many rounds the run has come to its end, if it has, and its model is there; fewer if it stopped."""
     if not (directory / "model.safetensors").exists():
-        return False
+        return None
     events = read_lines(directory / "events.jsonl")
-    return any(e["event"] == "done" and e["rounds"] == rounds for e in events)
+    return next((e.get("stopped", rounds) for e in events if e["event"] == "done" and e["rounds"] == rounds), None)
 
 
 def check_same_split(directory: Path, task: Task) -> None:

@@ -25,7 +25,7 @@ from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size, sample_clients
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches, Workbench
-from fedfi.validation import Checked
+from fedfi.validation import OPTIONS, Checked
 
 ClientId = str
 Metrics = dict[str, float | str]
@@ -33,7 +33,7 @@ Metrics = dict[str, float | str]
 
 SIZES = ("participation", "clients_per_round")
 """Options that say who takes part, of a method or of whatever wraps it; one of them is given."""
-CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+CONFIG = OPTIONS | ConfigDict(arbitrary_types_allowed=True)
 State = TypeVar("State")
 M = TypeVar("M")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedfi.arguments import as_call, described, expect
 from fedfi.data.federated import FederatedData
-from fedfi.errors import InputError
+from fedfi.errors import InputError, about
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, NotesOnClients
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.task import Task
@@ -71,9 +71,10 @@ def check_data(task: Task, evaluate: Evaluate) -> None:
     Raises:
         InputError: If not.
     """
-    task.data.check()
-    if len(task.data.test) == 0:
-        raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
+    with about("data"):
+        task.data.check()
+        if len(task.data.test) == 0:
+            raise InputError(f"{task.data.name!r} has no test examples: there would be nothing to judge a model on")
     if evaluate.best and task.data.validation is None:
         raise InputError(
             f"evaluate.best = {evaluate.best!r}: the server holds no validation examples (data.validation)"

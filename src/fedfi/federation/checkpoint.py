@@ -26,6 +26,8 @@ from fedfi.federation.rows import RowStore
 KEEP = 2
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 _BEST = re.compile(r"best-(\d{6})-([0-9a-f]{16})\.safetensors")
+_DAMAGED = "round-*.damaged"
+"""What `load` calls checkpoints that it found damaged."""
 
 
 UNSAVED = {"saved": False}
@@ -135,6 +137,7 @@ def load(directory: Path, template: Any, report: Callable[[str], None], *, read_
     """
     intact: list[tuple[int, str, Any, Packet]] = []
     reasons: list[str] = []
+    found_damaged = sorted(directory.glob(_DAMAGED), reverse=True)
     for rounds, path in _listed(directory):
         try:
             packet = _intact(path)
@@ -154,7 +157,8 @@ def load(directory: Path, template: Any, report: Callable[[str], None], *, read_
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             reasons.append(f"{name}: {type(error).__name__}: {error}")
             report(f"checkpoint {reasons[-1]}, and is passed over")
-    raise RunError("; ".join([f"there is no usable checkpoint in {directory}", *reasons]))
+    before = [f"{path.name} was found damaged before" for path in found_damaged]
+    raise RunError("; ".join([f"there is no usable checkpoint in {directory}", *reasons, *before]))
 
 
 def peek(directory: Path, name: str) -> Any:
@@ -300,7 +304,7 @@ def write_output(path: Path, content: bytes) -> None:
 
 def any_in(directory: Path) -> bool:
     """Whether a checkpoint was ever finished there."""
-    return bool(_listed(directory)) or any(directory.glob("round-*.damaged"))
+    return bool(_listed(directory)) or any(directory.glob(_DAMAGED))
 
 
 def _listed(directory: Path) -> list[tuple[int, Path]]:

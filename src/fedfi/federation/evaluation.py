@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Self
 
 import torch
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass as validated
 from torch import nn
 
@@ -19,13 +19,13 @@ from fedfi.federation.packet import Packet
 from fedfi.federation.task import Task
 from fedfi.federation.trial import check_values
 from fedfi.models.norms import has_static_norms, recompute_statistics
-from fedfi.validation import Checked
+from fedfi.validation import OPTIONS, Checked
 
 SHARD = 2_000
 _BATCH = 100
 
 
-@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@validated(frozen=True, kw_only=True, config=OPTIONS)
 class Evaluate(metaclass=Checked):
     """When and what is judged (table `[evaluate]` of an experiment file); the last round always is."""
 

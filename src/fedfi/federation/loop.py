@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.data.ratings import RatingsData
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, RunError, about
 from fedfi.federation import checkpoint, hooks
 from fedfi.federation.algorithm import (
     Algorithm,
@@ -36,7 +36,7 @@ from fedfi.federation.record import RunDirectory
 from fedfi.federation.reported import reported
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
-from fedfi.federation.saved import Content, check_config, settings
+from fedfi.federation.saved import Content, check_config, has_begun, load, settings
 from fedfi.federation.stopping import BestRound
 from fedfi.federation.task import Task, cross_entropy
 from fedfi.federation.workbench import deployable, tied
@@ -97,7 +97,7 @@ class Loop:
         self.failures: list[Failure] = []
         self.notes: list[str] = []
         self.best = BestRound(evaluate, directory.checkpoints if directory else None)
-        self.config = settings(config)
+        self.config, self.written = settings(config), config
         self.exhibition = Exhibition(algorithm, task, engine, directory.path if directory else None)
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
@@ -106,15 +106,16 @@ class Loop:
         for note in self.notes:
             _LOG.warning("warning: %s", note)
         if self.directory:
+            begun = resume and has_begun(self.directory)
             attach_all(checkpoint.row_stores(state), self.directory.rows)
-            if resume and checkpoint.any_in(self.directory.checkpoints):
-                first, state = self._resume(state)
+            if begun:
+                first, state = self._resume(state, rounds)
                 lines = self.directory.read_metrics()
                 self._resume_best(lines, first, state)
-                if rounds < first:
-                    raise InputError(f"rounds = {rounds}: the run has {first} (nearest valid: {first})")
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
+                if resume:
+                    self.directory.complete(self.written, self.task.data.split_record())
                 self._save(0, state)
                 for note in self.notes:
                     self._event("warning", text=note)
@@ -123,7 +124,8 @@ class Loop:
             round, done = done, done + 1
             started = time.perf_counter()
             self.exhibition.before(state, round)
-            state, metrics = self._round(state, round)
+            with about("algorithm", "model"):
+                state, metrics = self._round(state, round)
             self.exhibition.after(state, round)
             judging = done % self.evaluate.every == 0 or done == rounds
             if judging:
@@ -270,12 +272,15 @@ class Loop:
         checkpoint.save(self.directory.checkpoints, rounds, content)
         return content
 
-    def _resume(self, state: Any) -> tuple[int, Any]:
+    def _resume(self, state: Any, until: int) -> tuple[int, Any]:
         assert self.directory is not None  # `run` refuses to resume without one
         notes: list[str] = []
         check_config(self.directory, self.config)
-        rounds, content = checkpoint.load(self.directory.checkpoints, Content(state), notes.append)
+        rounds, content = load(self.directory, Content(state), notes.append)
+        if until < rounds:
+            raise InputError(f"rounds = {until}: the run has {rounds} (nearest valid: {rounds})")
         self.directory.rewind(content.metrics_size)
+        self.directory.complete(self.written, self.task.data.split_record())
         for note in notes:
             self._event("warning", text=note)
         self.engine.restore(content.memory, rounds)

@@ -17,7 +17,7 @@ from typing import Any
 import tomli_w
 import torch
 
-from fedfi.errors import InputError, OutputError, RunError
+from fedfi.errors import InputError, OutputError, PlaceError, RunError
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.importing import import_places
 
@@ -106,7 +106,7 @@ class RunDirectory:
             fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except OSError:
             self.close()
-            raise InputError(f"another process is running in {self.path}") from None
+            raise PlaceError(f"another process is running in {self.path}") from None
 
     def complete(self, config: Mapping[str, Any], split: Mapping[str, Any]) -> None:
         """Writes what a run that goes on should have: its settings, such as more rounds, and a lost `split.json`."""
@@ -135,16 +135,33 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         return path.stat().st_size if path.exists() else 0
 
+    def check_metrics(self, size: int) -> None:
+        """Checks that `metrics.jsonl` still holds what it held at a checkpoint.
+
+        Raises:
+            InputError: If it is shorter, with what to do.
+        """
+        there = self.metrics_size()
+        if there < size:
+            raise PlaceError(
+                f"{self.path / 'metrics.jsonl'}: has {there} bytes, it had {size} at the checkpoint: put it back, or"
+                f" {self.anew()}"
+            )
+
+    def anew(self) -> str:
+        """What to do with a run that cannot go on."""
+        model, file = self.path / "model.safetensors", shlex.quote(str(self.path / "run.toml"))
+        kept = f" (its model is still in {model})" if model.exists() else ""
+        return f"begin the run anew in another directory, such as `fedfi run {file} --out {_other(self.path)}`{kept}"
+
     def rewind(self, size: int) -> None:
         """Cuts `metrics.jsonl` back to what it was at a checkpoint, and `events.jsonl` to its last whole line.
 
         Raises:
             InputError: If `metrics.jsonl` is shorter than it was.
         """
-        there = self.metrics_size()
-        if there < size:
-            raise InputError(f"{self.path / 'metrics.jsonl'}: has {there} bytes, it had {size} at the checkpoint")
-        if there:
+        self.check_metrics(size)
+        if self.metrics_size():
             os.truncate(self.path / "metrics.jsonl", size)
         events = self.path / "events.jsonl"
         if events.exists():
@@ -164,6 +181,10 @@ class RunDirectory:
             raise RunError(f"cannot write to {self.path / name}: {error.strerror or error}") from error
 
 
+def _other(path: Path) -> str:
+    return shlex.quote(f"{path}-anew")
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSON-lines file; a last line without its end, as a killed process leaves it, is left out.
 
@@ -177,7 +198,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             try:
                 found.append(_numbers(json.loads(line)))
             except ValueError as error:
-                raise InputError(f"{path}: line {number} is not JSON: {error}") from None
+                raise PlaceError(f"{path}: line {number} is not JSON: {error}") from None
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedfi.arguments import named
 from fedfi.engines.local import LocalEngine
 from fedfi.engines.workplace import one_thread
-from fedfi.errors import InputError, RunError
+from fedfi.errors import InputError, RunError, about
 from fedfi.federation import hooks
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.checking import check_counts, check_data, check_method_and_task, check_rest, notes_on
@@ -92,8 +92,10 @@ def run(
                 raise InputError(
                     f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
                 )
-            try_out(task)
-            start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
+            with about("model", "data"):
+                try_out(task)
+            with about("algorithm", "model"):
+                start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
@@ -115,6 +117,5 @@ def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> Run
     if not (out / "run.toml").exists():
         raise InputError(f"{out} is not a run directory: it has no run.toml")
     directory = RunDirectory(out)
-    directory.lock()
-    directory.complete(config, task.data.split_record())
+    directory.lock()  # the loop completes it, once it is sure that it can go on
     return directory

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfi.errors import InputError
+from fedfi.errors import InputError, PlaceError, RunError
 from fedfi.federation import checkpoint
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.engine import Engine
@@ -69,12 +69,70 @@ def last_state(
         state = algorithm.init(task, keyed_generator(seed, "server", "init"))
         attach_all(checkpoint.row_stores(state), directory.rows, read_only=True)
         kept = checkpoint.load_best(directory.checkpoints, Content(state))
-        rounds, content = kept or checkpoint.load(directory.checkpoints, Content(state), lambda _: None, read_only=True)
+        rounds, content = kept or load(directory, Content(state), lambda _: None, read_only=True)
     finally:
         directory.close()
     if engine:
         engine.restore(content.memory, rounds)
     return rounds, content.state
+
+
+def load(
+    directory: RunDirectory, template: Content, report: Callable[[str], None], *, read_only: bool = False
+) -> tuple[int, Content]:
+    """The newest intact checkpoint of a run, as `checkpoint.load`.
+
+    Raises:
+        RunError: If there is none, with what to do.
+    """
+    try:
+        return checkpoint.load(directory.checkpoints, template, report, read_only=read_only)
+    except RunError as error:
+        raise RunError(f"{error}; {directory.anew()}") from error
+
+
+def has_begun(directory: RunDirectory) -> bool:
+    """Whether a run has a checkpoint to go on from; False for one that ended before its first, and may begin again.
+
+    Raises:
+        InputError: If its checkpoints are gone though it came further, which beginning again would overwrite.
+    """
+    if checkpoint.any_in(directory.checkpoints):
+        return True
+    found = [name for name in ("metrics.jsonl", "model.safetensors") if _holds(directory.path / name)]
+    if found:
+        raise PlaceError(
+            f"{directory.checkpoints}: holds no checkpoint to go on from, though the run has a {' and a '.join(found)},"
+            f" which going on would overwrite: put the checkpoints back, or {directory.anew()}"
+        )
+    return False
+
+
+def check_finished(directory: RunDirectory, rounds: int, config: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+    """Checks that a finished run is still what it was, by its newest checkpoint, if that was kept.
+
+    Args:
+        directory: The run directory.
+        rounds: How many rounds it came to.
+        config: The settings by what `run.toml` says now.
+        written: What stands in `run.toml`.
+
+    Raises:
+        InputError: If its settings were edited, or `metrics.jsonl` lacks rounds.
+    """
+    check_config(directory, settings(config), written=written)
+    directory.check_metrics(int(checkpoint.peek(directory.checkpoints, "metrics_size") or 0))
+    lines = directory.read_metrics()
+    if not lines or lines[-1]["round"] < rounds:
+        done = lines[-1]["round"] if lines else 0
+        raise PlaceError(
+            f"{directory.path / 'metrics.jsonl'}: holds {done} of the {rounds} rounds of the finished run: put it back,"
+            f" or {directory.anew()}"
+        )
+
+
+def _holds(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def settings(config: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,7 +19,7 @@ from fedfi.data.federated import FederatedData
 from fedfi.data.interactions import Ratings
 from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError
-from fedfi.validation import Checked
+from fedfi.validation import OPTIONS, Checked
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -30,7 +30,7 @@ Evaluation = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 """(outputs `[batch, ...]`, targets `[batch]`) -> named values per example `[batch]`; they are averaged."""
 
 
-@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@validated(frozen=True, kw_only=True, config=OPTIONS)
 class Training(metaclass=Checked):
     """The local recipe, the same for every method of a comparison (table `[train]` of an experiment file)."""
 
