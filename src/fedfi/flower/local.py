@@ -152,8 +152,8 @@ class LocalFederation:
 
         What is left of one that was killed, and waits for it, is ended before.
         """
-        for pid, command in self.processes().items():
-            if "flower-superexec" in command and f"127.0.0.1:{self.ports[i]} " in f"{command} ":
+        for pid, line in self.processes().items():
+            if "flower-superexec" in line and f"127.0.0.1:{self.ports[i]} " in f"{line} ":
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         keys, home = self.directory / f"keys/node-{i}", self.directory / f"node-{i}"
