@@ -261,6 +261,8 @@ class Experiment:
     def _place(self, error: InputError) -> str:
         """What a method's or a model's error begins with: its table, with a dot before one of the method's options."""
         table = error.tables[0] if error.tables else ""
+        if table and str(error).startswith((f"{table}.", f"{table}: ")):  # it says so itself
+            return ""
         option = table == "algorithm" and str(error).partition(" = ")[0] in fields_of(type(self.method))
         return f"{table}{'.' if option else ': '}" if table else ""
 

@@ -347,7 +347,7 @@ def test_settings_that_replace_each_other_are_not_both_set(file: Path, fedfi) ->
         (["model.hidden=[]"], "--set model.hidden with exp.toml: algorithm: no channels of Sequential can be cut"),
         (
             ['algorithm.capacities={"0.001"=1.0}', "train.steps=2"],
-            "--set algorithm.capacities with exp.toml: algorithm: ratio 0.001 is too small",
+            "--set algorithm.capacities: ratio 0.001 is too small",
         ),
         (
             ["model.hidden=[4]", 'algorithm.capacities."0.001"=0.0'],

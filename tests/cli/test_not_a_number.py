@@ -59,7 +59,10 @@ def test_compare_with_a_loss_that_is_none(file: Path, fedfi, monkeypatch: pytest
     metrics = Path("all/fedprox/seed-1/metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     lines[-1] |= {"global/accuracy": None, "global/loss": None}
-    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    size = len(metrics.read_bytes())  # that which the checkpoint knows of
+    metrics.write_text(text[:-1] + " " * (size - len(text)) + "\n")
+    assert len(metrics.read_bytes()) == size
     code, out, err = fedfi(*arguments)
     assert code == 0, err
     rows = {line.split("|")[1].strip(): line for line in out.splitlines()}

@@ -6,12 +6,11 @@ import csv
 import io
 import json
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfi.federation.divergence import short
+from fedfi.federation.divergence import deviation, short
 from fedfi.report.reading import RunRecord, judged, percent, size
 
 _FIRST = (
@@ -70,20 +69,11 @@ def summarise(runs: Iterable[Mapping[str, float]]) -> Summary:
     return {
         key: {
             "mean": sum(v) / len(v),  # of numbers that may not be finite
-            "sd": _deviation(v),
+            "sd": deviation(v),
             "n": len(v),
         }
         for key, v in table.items()
     }
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return None
-    try:
-        return statistics.stdev(values)
-    except OverflowError:
-        return math.inf
 
 
 def columns_of(summaries: Iterable[Summary]) -> list[str]:

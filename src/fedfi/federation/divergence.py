@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,3 +46,13 @@ def short(value: float, digits: int = 4) -> str:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
     return f"{value:.{digits}f}"
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None for fewer than two numbers, or where one is none or infinite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    try:
+        return statistics.stdev(values)
+    except OverflowError:
+        return math.inf

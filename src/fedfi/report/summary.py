@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fedfi.federation.divergence import short
+from fedfi.federation.divergence import deviation, short
 from fedfi.report.html import details, table
 from fedfi.report.reading import RunRecord, percent, rounds_of, size
 
@@ -90,9 +90,9 @@ def _facts(runs: Sequence[RunRecord], ranked: Sequence[str], found: dict[str, li
         facts.append(("next", f"{ranked[1]}, {score.shown(statistics.fmean(found[ranked[1]]))}"))
     if len(ranked) > 2:
         facts.append(("last", f"{ranked[-1]}, {score.shown(statistics.fmean(found[ranked[-1]]))}"))
-    if len(found[ranked[0]]) > 1:
-        seeds = f"{len(found[ranked[0]])}, standard deviation {score.shown(statistics.stdev(found[ranked[0]]))}"
-        facts.append(("seeds", seeds))
+    apart = deviation(found[ranked[0]])
+    if apart is not None:
+        facts.append(("seeds", f"{len(found[ranked[0]])}, standard deviation {score.shown(apart)}"))
     worst = [r.result["local/accuracy_worst"] for r in best if "local/accuracy_worst" in r.result]
     if worst:
         facts.append(("worst client", percent(statistics.fmean(worst))))
@@ -140,7 +140,8 @@ def _by_label(runs: Sequence[RunRecord]) -> str:
         cells = []
         for key in columns:
             values = [run.result[key] for run in own if key in run.result]
-            spread = f" ± {_cell(key, statistics.stdev(values))}" if len(values) > 1 else ""
+            apart = deviation(values)
+            spread = "" if apart is None else f" ± {_cell(key, apart)}"
             cells.append(_cell(key, statistics.fmean(values)) + spread if values else "")
         up, down = (size(statistics.fmean(run.total(f"bytes/{way}") for run in own)) for way in ("up", "down"))
         seconds = statistics.fmean(run.total("seconds") for run in own)

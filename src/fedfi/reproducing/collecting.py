@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.divergence import deviation
 from fedfi.reproducing import predictions
 from fedfi.reproducing.grid import Cell, Grid, final_of
 from fedfi.reproducing.jobs import read_run_file, run_path
@@ -65,6 +66,7 @@ def _csv(grid: Grid, curves: Curves) -> str:
     rows = csv.writer(text)
     rows.writerow([*grid.axes, "method", "metric", "round", "seeds", "mean", "sd"])
     for key, values in curves.items():
-        spread = round(statistics.stdev(values), 5) if len(values) > 1 else ""
-        rows.writerow([*key, len(values), round(statistics.mean(values), 5), spread])
+        spread = deviation(values)
+        apart = "" if spread is None else round(spread, 5)
+        rows.writerow([*key, len(values), round(statistics.mean(values), 5), apart])
     return text.getvalue()

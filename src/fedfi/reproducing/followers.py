@@ -26,6 +26,7 @@ from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, unknown
 from fedfi.federation.algorithm import Failure, Reply
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.divergence import deviation
 from fedfi.federation.engine import Engine, Work
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.packet import Packet
@@ -177,7 +178,7 @@ def _over_seeds(means: list[dict[str, float]], metric: str, group: str) -> Row:
         "group": group,
         "seeds": len(means),
         **{n: round(statistics.mean(m[n] for m in means), 5) for n in NUMBERS},
-        **{f"{n}_sd": round(statistics.stdev(m[n] for m in means), 5) for n in NUMBERS if len(means) > 1},
+        **{f"{n}_sd": round(apart, 5) for n in NUMBERS if (apart := deviation([m[n] for m in means])) is not None},
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.divergence import deviation
 from fedfi.reproducing import collecting
 from fedfi.reproducing.grid import Cell, Grid, final_of, is_percent, said
 from fedfi.reproducing.heading import heading
@@ -99,7 +100,8 @@ def _mean(runs: Sequence[Mapping[str, Any]], key: str, last: int) -> str:
         return NOTHING
     means = [(100 if is_percent(key) else 1) * statistics.mean(values) for values in found]
     digits = 1 if is_percent(key) or abs(statistics.mean(means)) >= 10 else 2
-    spread = f" ± {statistics.stdev(means):.{digits}f}" if len(means) > 1 else ""
+    apart = deviation(means)
+    spread = "" if apart is None else f" ± {apart:.{digits}f}"
     return f"{statistics.mean(means):.{digits}f}{spread}"
 
 
