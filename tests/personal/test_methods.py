@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -338,3 +339,15 @@ def test_fedrep_fits_its_head_for_as_many_steps_as_it_is_told():
     for _ in range(2):
         a += sigmoid(-2 * a)
     torch.testing.assert_close(memory(engine, "c0")["own:weight"].flatten(), torch.tensor([a, -a]))
+
+
+def test_fedala_bears_losses_that_are_no_numbers():
+    """They never settle, so that all epochs are made; here the gradients are 0, and the weights stay."""
+    task, method = tiny.by_hand(), FedALA(examples=1.0, most_epochs=12)
+    result, engine = work(method, task)
+    packet = dict(method.configure_evaluation(result.state, ["c0"], None))["c0"]
+    astray = dataclasses.replace(task, loss=lambda outputs, targets: outputs.sum(1) * 0.0 + math.nan)
+    benches = Benches(astray, 0)
+    who = Client("c0", task.data.clients["c0"], Memory(memory(engine, "c0")), astray, benches, round=0, seed=0)
+    method.client_evaluate(packet, who)
+    assert bool(benches.whole.vector.isfinite().all())

@@ -16,6 +16,7 @@ model as there, which the authors judge, too. With `layers = 0` the method is Fe
 
 from __future__ import annotations
 
+import math
 from statistics import pstdev
 from typing import Annotated, final
 
@@ -104,7 +105,8 @@ class FedALA(Personal):
                 total += float(loss) * len(positions)
                 weights.sub_(grad[mask] * (new - old), alpha=self.weight_rate).clamp_(0, 1)
             losses.append(total / len(chosen))
-            if len(losses) > 10 and pstdev(losses[-10:]) < self.spread:
+            newest = losses[-10:]
+            if len(losses) > 10 and all(map(math.isfinite, newest)) and pstdev(newest) < self.spread:
                 break
         client.workbench.load(buffers)
 
