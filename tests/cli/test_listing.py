@@ -135,3 +135,10 @@ def test_a_method_says_how_python_imports_it(fedfi, name: str) -> None:
     exec(line.removeprefix("in Python: "), found)
     assert code == 0
     assert registry.algorithm(name) in found.values()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("private", "Private"), ("[algorithm.encrypted]", "Encrypted")])
+def test_a_wrapper_says_how_it_is_imported(fedfi, name, kind):
+    code, out, _ = fedfi("show", name)
+    assert code == 0
+    assert f"from fedfi import {kind}; {kind}(algorithm=...)" in out

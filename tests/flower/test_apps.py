@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 
 import pytest
 import tomli_w
@@ -95,6 +96,15 @@ def test_a_run_goes_on_in_its_directory(file, tmp_path):
     result = serve(there, file, tmp_path / "run")
     assert same(result.model, alone(file).model)
     assert len(result.metrics) == 2
+
+
+def test_a_level_that_nobody_has_is_named_as_on_one_machine(file, tmp_path):
+    settings = tomllib.loads(file.read_text())
+    settings["algorithm"]["capacities"] = {"1.0": 0.99, "0.5": 0.01}
+    file.write_text(tomli_w.dumps(settings))
+    serve(grid(file), file, tmp_path / "out")
+    said = [e["text"] for e in read_lines(tmp_path / "out" / "events.jsonl") if e["event"] == "warning"]
+    assert any("level 0.5: 0 of 6 clients" in text for text in said)
 
 
 def test_too_few_clients_end_the_run_before_it_begins(file, tmp_path):

@@ -125,6 +125,9 @@ def show_one(name: str, paper: bool = False) -> None:
     if table in tables:
         text, found = tables[table]
         _console().print(text, markup=False)
+        if (wrapper := table.removeprefix("algorithm.")) in registry.wrappers():
+            kind = registry.wrapper(wrapper).__name__
+            _console().print(f"in Python: from fedfi import {kind}; {kind}(algorithm=...)", markup=False)
         _print_keys(found)
         return
     lists = f"fedfi list {'|'.join(_LISTS)}"

@@ -81,8 +81,13 @@ def check_data(task: Task, evaluate: Evaluate) -> None:
         )
 
 
-def notes_on(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[str]:
-    """What a user should know of the clients before the first round: who cannot train, and who is not judged.
+def notes_on_method(algorithm: Algorithm[Any], clients: Sequence[str]) -> list[str]:
+    """What a method has to say of so many clients before the first round."""
+    return algorithm.notes_on_clients(clients) if isinstance(algorithm, NotesOnClients) else []
+
+
+def notes_on_data(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[str]:
+    """What a user should know of clients whose data are here: who cannot train, and who is not judged.
 
     Raises:
         InputError: If no client has a training example.
@@ -98,8 +103,6 @@ def notes_on(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[
     unjudged = [name for name, data in clients.items() if len(data.test) == 0]
     if unjudged and evaluate.local and isinstance(algorithm, EvaluatesClients):
         notes.append(f"{_some(unjudged, clients)} no test examples and will be missing from local/*")
-    if isinstance(algorithm, NotesOnClients):
-        notes += algorithm.notes_on_clients(list(clients))
     return notes
 
 

@@ -13,7 +13,14 @@ from fedfi.engines.workplace import one_thread
 from fedfi.errors import InputError, RunError, about
 from fedfi.federation import hooks
 from fedfi.federation.algorithm import Algorithm
-from fedfi.federation.checking import check_counts, check_data, check_method_and_task, check_rest, notes_on
+from fedfi.federation.checking import (
+    check_counts,
+    check_data,
+    check_method_and_task,
+    check_rest,
+    notes_on_data,
+    notes_on_method,
+)
 from fedfi.federation.engine import Engine
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.loop import Loop, Observer, RunResult
@@ -99,7 +106,8 @@ def run(
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
-            loop.notes = notes_on(algorithm, task, evaluate) if owned else []
+            held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
+            loop.notes = held + notes_on_method(algorithm, engine.clients())
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])
     except OSError as error:
