@@ -19,10 +19,12 @@ from pydantic import Field, SkipValidation, ValidationInfo, field_validator, mod
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from fedfi.federation.algorithm import CONFIG, Algorithm
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import CONFIG, Algorithm, ScoresItems
 from fedfi.federation.client import Client
+from fedfi.federation.packet import Packet
 from fedfi.personal.private import Private
-from fedfi.personal.replica import refuse_unless_linear, wrapped
+from fedfi.personal.replica import refuse_unless_summed, wrapped
 from fedfi.personal.selective import Selective
 
 
@@ -40,7 +42,7 @@ class Encrypted(Selective):
 
     @model_validator(mode="after")
     def _can_be_encrypted(self) -> Self:
-        refuse_unless_linear(self.algorithm, "encrypted")
+        refuse_unless_summed(self.algorithm, "encrypted")
         if isinstance(self.algorithm, Private) and self.algorithm.where == "server":
             raise ValueError(
                 "Private with where = 'server' cannot be encrypted: the server cannot perturb a sum that it cannot"
@@ -48,10 +50,22 @@ class Encrypted(Selective):
             )
         return self
 
+    @property
+    def data_kind(self) -> str:  # type: ignore[override]  # of a class there, here of what it stands around
+        """What the method learns from."""
+        return self.inner().data_kind
+
     def inner(self) -> Algorithm[Any]:
         """The method."""
         found: Algorithm[Any] = self.algorithm
         return found
+
+    def client_scores(self, packet: Packet, client: Client) -> Tensor:
+        """What the method scores items by, from the client's replica of its state."""
+        method, (_, _, state) = self._method(), self._state(packet, client)
+        if not isinstance(method, ScoresItems):
+            raise InputError(f"{type(method).__name__} scores no items")
+        return method.client_scores(self._to_judge(packet, client, state), client)
 
     def ratio(self) -> float:
         """All of it."""

@@ -40,7 +40,7 @@ from fedfi.federation.hooks import check_packet, folded
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
-from fedfi.personal.replica import refuse_unless_linear, wrapped
+from fedfi.personal.replica import refuse_unless_summed, wrapped
 from fedfi.privacy import accounting, noise
 
 
@@ -91,7 +91,7 @@ class Private(Algorithm[PrivateState]):
 
     @model_validator(mode="after")
     def _can_be_private(self) -> Self:
-        refuse_unless_linear(self.algorithm, "made private")
+        refuse_unless_summed(self.algorithm, "private")
         name, weights = type(self.algorithm).__name__, getattr(self.algorithm, "weights", "uniform")
         if isinstance(self.algorithm, Private):
             raise ValueError("Private cannot be made private: it is")  # noqa: TRY004 - pydantic turns it into a message

@@ -17,7 +17,8 @@ method is FedMF. The mean is over participants, where that code divides an item'
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -28,6 +29,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Tree
 from fedfi.recsys.exchange import Exchange, Plan
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE
 from fedfi.recsys.replacement import replace_many
 
 
@@ -35,6 +37,11 @@ from fedfi.recsys.replacement import replace_many
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class CoLR(Exchange):
     """Matrix factorisation whose table is updated in a random subspace, so that a client sends little."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        **TABLES_NOT_PRIVATE,
+        "encrypted": "its server draws each round's subspace, which clients that follow by sums alone do not learn",
+    }
 
     rank: Annotated[int, Field(ge=1, description="dimension of a round's subspace, at most that of the table")] = 4
 

@@ -1,0 +1,190 @@
+"""Encrypted methods of which not every reply is summed, and none in every round: recommenders and submodels."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from tests.recsys import small
+
+from fedfi.engines.local import LocalEngine
+from fedfi.experiment import from_dict
+from fedfi.federation.packet import decode
+from fedfi.federation.run import run
+from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.private import Private
+from fedfi.recsys.colr import CoLR
+from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.feddae import FedDAE
+from fedfi.recsys.fedmf import FedMF
+from fedfi.recsys.fedncf import FedNCF
+from fedfi.recsys.fedrap import FedRAP
+from fedfi.recsys.fedrkg import FedRKG
+from fedfi.recsys.gpfedrec import GPFedRec
+from fedfi.recsys.pfedrec import PFedRec
+
+CLEAR, SECRET = {"enabled": False, "packet_size": 8, "clip": 32}, {"packet_size": 60}
+TABLE = 30 * 4 * 4  # bytes of a user's item table
+
+
+def around(inner, encryption=CLEAR, **options):
+    """The method, encrypted, with its own participation."""
+    sizes = {"participation": inner.participation, "clients_per_round": inner.clients_per_round}
+    return Encrypted(algorithm=inner, encryption=encryption, **sizes, **options)
+
+
+def remembered(method, task, rounds, **options):
+    """A run, client after client, and what clients remember after it."""
+    engine = LocalEngine(method, task, cohorts=0)
+    return run(method, task, rounds=rounds, engine=engine, **options), engine.memory()
+
+
+def ranked(result):
+    return [{k: v for k, v in line.items() if k.startswith(("ranking/", "validation/"))} for line in result.metrics]
+
+
+RECOMMENDERS = [
+    FedRKG(interval=2),
+    FedRKG(interval=2, clients_per_round=4, warmup=1),
+    FedRKG(interval=2, clip=1.0, noise=0.5),
+    PFedRec(clients_per_round=4),
+    FedMF(),
+    FedNCF(),
+    FedRAP(),
+    FedDAE(),
+    FedCIA(interval=2),
+]
+
+
+@pytest.mark.parametrize("inner", RECOMMENDERS, ids=lambda m: f"{type(m).__name__}-{m.clients_per_round}")
+def test_a_recommender_does_the_same_under_encryption(inner):
+    """Tables, heads and gates of every client, guided by the decrypted mean; five rounds, two of them with guidance."""
+    plain, plainly = remembered(inner, small.task(), 5)
+    hidden, secretly = remembered(around(inner), small.task(), 5)
+    assert plain.failures == hidden.failures == []
+    for name, column in plainly["columns"].items():
+        assert torch.equal(plainly["present"][name], secretly["present"][name])
+        # six values within 32 leave 22 binary digits: an error of a mean below 4e-6, which rounds carry on
+        torch.testing.assert_close(secretly["columns"][name], column, atol=1e-5, rtol=0)
+    assert ranked(plain)
+    assert ranked(hidden) == [pytest.approx(line, abs=1e-6) for line in ranked(plain)]
+
+
+def test_gates_are_trained_and_tables_guided_under_encryption():
+    _, never = remembered(around(FedRKG(interval=None)), small.task(), 3)
+    _, guided = remembered(around(FedRKG(interval=2)), small.task(), 3)
+    assert "gate" not in never["columns"]
+    assert bool(guided["present"]["gate"].all())
+    assert not torch.equal(never["columns"]["items"], guided["columns"]["items"])
+
+
+def test_ciphertexts_do_what_whole_numbers_do():
+    pytest.importorskip("tenseal")
+    inner = FedRKG(interval=2, clients_per_round=4)
+    _, clear = remembered(around(inner, {**SECRET, "enabled": False}), small.task(), 3)
+    _, secret = remembered(around(inner, SECRET), small.task(), 3)
+    assert all(torch.equal(clear["columns"][n], secret["columns"][n]) for n in ("items", "head/user", "gate"))
+
+
+def test_rounds_without_exchange_send_nothing(monkeypatch):
+    """Six clients: tables go up in rounds 2 and 4, their sum comes down in rounds 3 and 5; else requests alone."""
+    replies = []
+    plain = Encrypted.client_update
+
+    def watched(self, packet, client):
+        replies.append((client.round, plain(self, packet, client)))
+        return replies[-1][1]
+
+    monkeypatch.setattr(Encrypted, "client_update", watched)
+    result = run(around(FedRKG(interval=2)), small.task(), rounds=5)
+    assert [any(p.blobs for r, p in replies if r == round) for round in range(5)] == [False, True, False, True, False]
+    assert all(p.tensors == {} and p.scalars == {} for _, p in replies)
+    assert [line["bytes/up"] > 6 * TABLE for line in result.metrics] == [False, True, False, True, False]
+    assert [line["bytes/down"] > 6 * TABLE for line in result.metrics] == [False, False, True, False, True]
+    assert result.state.number == 2
+
+
+def test_the_server_gets_no_number_of_a_table(monkeypatch):
+    """No four bytes of what arrives at the server, or leaves it, are a row of a table, in floats or whole numbers."""
+    pytest.importorskip("tenseal")
+    sent, tables = [], []
+    plain = Encrypted.client_update
+
+    def watched(self, packet, client):
+        reply = plain(self, packet, client)
+        sent.extend([packet.encode(), reply.encode()])
+        tables.append(client.memory["items"])
+        return reply
+
+    monkeypatch.setattr(Encrypted, "client_update", watched)
+    method = around(FedRKG(interval=1), SECRET)
+    result = run(method, small.task(), rounds=2)
+    assert result.failures == []
+    wire, fixed = b"".join(sent), method.exchange_of(result.state).fixed
+    for table in tables:
+        for row in table:
+            assert row.numpy().tobytes() not in wire
+            assert fixed.encode(row).to(torch.int32).numpy().tobytes() not in wire
+    assert all(not decode(part).tensors for part in sent)
+
+
+def test_a_private_recommender_perturbs_before_encryption_and_counts_its_budget():
+    """Two releases of sigma = .5 in four rounds, whoever took part; a client's sum differs by noise from that without.
+
+    The server's epsilon is that of the plain run with everybody in it.
+    """
+    inner = FedRKG(interval=2, clip=1.0, noise=0.5)
+    plain, _ = remembered(inner, small.task(), 4)
+    hidden, noisy = remembered(around(inner), small.task(), 4)
+    spent = [line["privacy/epsilon"] for line in hidden.metrics]
+    assert [line["privacy/releases"] for line in hidden.metrics] == [0, 1, 1, 2]
+    assert spent[1] == spent[2] == plain.metrics[1]["privacy/epsilon"]
+    assert spent[3] == plain.metrics[3]["privacy/epsilon"]
+    _, silent = remembered(around(dataclasses.replace(inner, noise=0.0)), small.task(), 4)
+    assert (noisy["columns"]["items"] - silent["columns"]["items"]).abs().max() > 0.05
+
+
+def test_a_user_that_was_away_follows():
+    """Three of six a round: who comes back is guided by the newest mean, as in the plain run."""
+    inner = PFedRec(clients_per_round=3)
+    result, _ = remembered(around(inner), small.task(), 6)
+    assert result.failures == []
+    result, _ = remembered(around(inner, history=1), small.task(), 6)
+    assert any("raise `history`" in f.error for f in result.failures)
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        (GPFedRec(), "GPFedRec cannot be encrypted: its server compares the clients' tables"),
+        (CoLR(), "CoLR cannot be encrypted: its server draws each round's subspace"),
+    ],
+)
+def test_what_needs_more_than_a_mean_is_refused(inner, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Encrypted(algorithm=inner)
+
+
+def test_private_points_to_the_options_of_recommenders():
+    with pytest.raises(ValueError, match=r"FedRKG cannot be made private: .*nearest valid: its own options clip and"):
+        Private(algorithm=FedRKG(), noise=1.0)
+    for inner in (FedMF(), FedRAP(), FedCIA()):
+        with pytest.raises(
+            ValueError, match=r"cannot be made private: .*tables and not updates.*nearest valid: fedrkg"
+        ):
+            Private(algorithm=inner, noise=1.0)
+
+
+def test_data_and_method_must_fit_through_the_wrapper():
+    table = {"name": "fedrkg", "encrypted": {"encryption": {"enabled": False}}}
+    with pytest.raises(ValueError, match="learns from ratings, but"):
+        from_dict(
+            {
+                "rounds": 1,
+                "data": {"name": "breast_cancer", "clients": 6},
+                "model": {"name": "mlp"},
+                "algorithm": table,
+            }
+        ).task()
