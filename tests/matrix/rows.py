@@ -259,6 +259,9 @@ ROWS: dict[str, Row] = {
     ),
     "encrypted": Row(Encrypted(**HALF, algorithm=FedProx(proximal=0.1), encryption=CLEAR), silent=True),
     "encrypted-ditto": Row(Encrypted(**HALF, algorithm=Ditto(), encryption=CLEAR), silent=True),
+    "encrypted-fedfibos": Row(
+        Encrypted(**HALF, algorithm=FedFIbOS(capacities=MIX), encryption={**CLEAR, "clip": 32}), silent=True
+    ),
     "encrypted-fedrkg": Row(
         Encrypted(**HALF, algorithm=FedRKG(interval=1), encryption={"enabled": False}), task=small.task, silent=True
     ),

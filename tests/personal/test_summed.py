@@ -7,12 +7,16 @@ import re
 
 import pytest
 import torch
+from tests import tiny
 from tests.recsys import small
 
 from fedfi.engines.local import LocalEngine
 from fedfi.experiment import from_dict
+from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import decode
 from fedfi.federation.run import run
+from fedfi.federation.workbench import Benches
+from fedfi.numerics.selection import unpack_bits
 from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.private import Private
 from fedfi.recsys.colr import CoLR
@@ -24,8 +28,15 @@ from fedfi.recsys.fedrap import FedRAP
 from fedfi.recsys.fedrkg import FedRKG
 from fedfi.recsys.gpfedrec import GPFedRec
 from fedfi.recsys.pfedrec import PFedRec
+from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fedlagc import FedLAGC
+from fedfi.submodel.fiarse import FIARSE
+from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.importance import divided, undivided
+from fedfi.submodel.magnitude import Magnitude
 
 CLEAR, SECRET = {"enabled": False, "packet_size": 8, "clip": 32}, {"packet_size": 60}
+MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 TABLE = 30 * 4 * 4  # bytes of a user's item table
 
 
@@ -155,9 +166,125 @@ def test_a_user_that_was_away_follows():
     assert any("raise `history`" in f.error for f in result.failures)
 
 
+HALF = {"clients_per_round": 4, "capacities": MIX}
+SUBMODELS = {
+    "shared": FedFIbOS(**HALF),
+    "all": FedFIbOS(participation=1.0, capacities=MIX),
+    "dynamic": FedFIbOS(**HALF, level_mode="dynamic"),
+    "plain": FedFIbOS(**HALF, aggregation="plain", first_mask="magnitude"),
+    "as-published": FedFIbOS.preset("as-published", **HALF),
+    "all-round": FedFIbOS.preset("all-round", **HALF),
+    "global": FedFIbOS(**HALF, fisher="global", score="fisher2x2"),
+    "blend": FedFIbOS(**HALF, blend=0.5, warm_start="rescale", fisher_bits=8),
+    "fiarse": FIARSE(**HALF),
+    "magnitude": Magnitude(**HALF),
+    "fedlagc": FedLAGC(**HALF, keep_edges=False),
+}
+
+
+def trained(method, inner, monkeypatch, rounds=4):
+    """A run, its clients' replicas (or the server's state), and what every client was given to train."""
+    given, plain = {}, type(inner).client_update
+
+    def watched(self, packet, client):
+        given[client.round, client.id] = packet.clone()
+        return plain(self, packet, client)
+
+    task = tiny.small()
+    engine = LocalEngine(method, task)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(inner), "client_update", watched)
+        result = run(method, task, rounds=rounds, engine=engine)
+    assert result.failures == []
+    states = []
+    if isinstance(method, Encrypted):
+        for client, packet in method.configure_evaluation(result.state, list(task.data.clients), None):
+            memory = Memory(engine._table.row(client))
+            who = Client(client, task.data.clients[client], memory, task, Benches(task, 0), round=rounds, seed=0)
+            states.append((client, method._state(packet, who)[2]))
+    return result, states, given
+
+
+@pytest.mark.parametrize("inner", SUBMODELS.values(), ids=SUBMODELS)
+def test_a_submodel_does_the_same_under_encryption(inner, monkeypatch):
+    """Every client holds the same entries at the same level as in the plain run, and ends with the same model."""
+    plain, _, given = trained(inner, inner, monkeypatch)
+    hidden, states, secretly = trained(around(inner), inner, monkeypatch)
+    assert given.keys() == secretly.keys()
+    for who, packet in given.items():
+        assert packet.blobs == secretly[who].blobs
+        assert packet.scalars == secretly[who].scalars
+        torch.testing.assert_close(secretly[who].tensors["kept"], packet.tensors["kept"], atol=1e-5, rtol=0)
+    for _, state in states:
+        for name, value in plain.state.model.tree().items():
+            # six numbers within 32 leave 22 binary digits, so that a mean over holders is off by 2^-23 at most
+            torch.testing.assert_close(state.model.tree()[name], value, atol=1e-5, rtol=0)
+    assert hidden.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-4)
+    assert not any(k.startswith(("global/", "levels/")) for k in hidden.metrics[-1])
+
+
+def test_a_mean_over_holders_is_off_by_rounding_alone(monkeypatch):
+    """One round from the same model: an update is off by half of 2^-f, and by float32's own rounding of the model."""
+    inner = FedFIbOS(participation=1.0, capacities=MIX)
+    plain, _, _ = trained(inner, inner, monkeypatch, rounds=1)
+    hidden, states, _ = trained(around(inner), inner, monkeypatch, rounds=1)
+    bits = around(inner).exchange_of(hidden.state).fixed.bits
+    vector = plain.state.model.vector
+    assert all(((s.model.vector - vector).abs() <= 2.0**-bits / 2 + 2e-7 * (1 + vector.abs())).all() for _, s in states)
+
+
+def test_what_nobody_holds_stays_to_the_bit_under_encryption(monkeypatch):
+    inner = FedFIbOS(participation=1.0, capacities={0.25: 1.0})
+    hidden, states, given = trained(around(inner), inner, monkeypatch, rounds=3)
+    first = hidden.state.inner.model
+    held = torch.stack([unpack_bits(p.blobs["mask"], first.layout.pool) for p in given.values()]).any(0)
+    assert 0 < int(held.sum()) < len(held)
+    for _, state in states:
+        assert torch.equal(state.model.pool[~held], first.pool[~held])
+        assert (state.model.pool[held] != first.pool[held]).any()
+
+
+def test_only_a_client_has_its_own_average_of_fisher_information(monkeypatch):
+    inner = FedFIbOS(participation=1.0, capacities=MIX)
+    plain, _, _ = trained(inner, inner, monkeypatch)
+    hidden, states, _ = trained(around(inner), inner, monkeypatch)
+    assert len(hidden.state.inner.averages.rows) == 0
+    for client, state in states:
+        assert list(state.averages.rows) == [client]
+        assert state.levels == {client: plain.state.levels[client]}
+        torch.testing.assert_close(state.averages.own(client), plain.state.averages.own(client), atol=1e-5, rtol=2**-7)
+        torch.testing.assert_close(state.averages.common(), plain.state.averages.common(), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        ({}, True),
+        ({"first_mask": "magnitude"}, False),
+        ({"first_mask": "magnitude", "blend": 0.5}, True),
+        ({"first_mask": "magnitude", "fisher": "global"}, True),
+        ({"score": "magnitude"}, False),
+    ],
+)
+def test_fisher_values_travel_only_where_masks_need_those_of_others(options, shares):
+    inner = FedFIbOS(**options)
+    layout = inner.summand_layout(inner.init(tiny.small(), torch.Generator().manual_seed(0)))
+    assert any("fisher" in name for name in layout.tensors) == shares
+
+
+def test_digits_of_fisher_values_tell_them_over_ten_decades():
+    """Means of digits that were rounded to multiples of 2^-20, as a fixed point rounds them."""
+    values = torch.tensor([[0.0, 1e-11, 3e-7, 0.02, 1.5, 856.0], [1e-10, 5e-11, 1e-6, 0.0, 2.5, 20000.0]])
+    digits = [torch.stack(parts) for parts in zip(*(divided(v) for v in values), strict=True)]
+    assert max(float(d.abs().max()) for d in digits) <= 8
+    rounded = [(d.double() * 2**20).round() / 2**20 for d in digits]
+    torch.testing.assert_close(undivided([d.mean(0) for d in rounded]), values.mean(0), atol=1e-12, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("inner", "said"),
     [
+        (HeteroFL(), "HeteroFL cannot be encrypted: its new model is not a weighted mean"),
         (GPFedRec(), "GPFedRec cannot be encrypted: its server compares the clients' tables"),
         (CoLR(), "CoLR cannot be encrypted: its server draws each round's subspace"),
     ],
