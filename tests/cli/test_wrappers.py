@@ -79,7 +79,10 @@ def test_a_budget_lasts_all_rounds():
         ({"encrypted": {"encryption": {"clp": 1}}}, "x.toml: algorithm.encrypted.encryption.clp: unknown key"),
         ({"private": {"noise": 1.0}, "encrypted": {}}, "x.toml: algorithm.encrypted: .*where = 'server' cannot"),
         ({"name": "fedavg", "private": {"noise": 1.0}, "weights": "examples"}, "FedAvg weighs clients by examples"),
-        ({"name": "fedfibos", "private": {"noise": 1.0}}, "algorithm.private: FedFIbOS cannot be made private: .*mean"),
+        (
+            {"name": "fedfibos", "private": {"noise": 1.0}},
+            "algorithm.private: FedFIbOS cannot be made private: .*plain",
+        ),
         ({"name": "fedfihe", "encrypted": {}}, "x.toml: algorithm.encrypted: FedFIHE cannot be encrypted"),
         ({"name": "he-fedavg", "encrypted": {}}, "x.toml: algorithm.encrypted: HEFedAvg cannot be encrypted"),
         ({"name": "fedrkg", "private": {"noise": 1.0}}, "x.toml: algorithm.private: FedRKG cannot be made private"),

@@ -336,3 +336,20 @@ class DealsLevels(Protocol):
     def packet_of(self, state: Any, client: ClientId, level: float, rng: torch.Generator) -> Packet:
         """What a client of this level gets, to train as well as to be judged."""
         ...
+
+
+@runtime_checkable
+class StepsByUpdates(SumsVectors, Protocol):
+    """A method that can move its model by the mean of dense updates alone, so that noise may be on every entry of it.
+
+    The summand's `"update"` is what is clipped and perturbed; everything else in a reply must stay between server and
+    the client that sent it.
+    """
+
+    def leaks(self) -> str:
+        """What, by its options, would reach other clients without noise, and the nearest valid option; or nothing."""
+        ...
+
+    def stepped(self, state: Any, update: Tensor) -> Any:
+        """The state after a mean update `[size]`, start minus end."""
+        ...

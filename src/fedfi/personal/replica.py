@@ -19,14 +19,22 @@ import torch
 from torch import Tensor
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import Algorithm, DealsLevels, EvaluatesClients, Metrics, Reply, SumsVectors
+from fedfi.federation.algorithm import (
+    Algorithm,
+    DealsLevels,
+    EvaluatesClients,
+    Metrics,
+    Reply,
+    StepsByUpdates,
+    SumsVectors,
+)
 from fedfi.federation.checkpoint import flatten, row_stores, unflatten, with_stores
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rows import RowStore
 
 _STATE, _STRUCTURE, _ROWS, _ROOM = "replica:", "replica-structure", "replica-rows:", 1 << 16
-_DONE = {"encrypted": "encrypted", "private": "made private"}
+_DONE = {"private": "made private", "encrypted": "encrypted"}
 
 
 @runtime_checkable
@@ -64,6 +72,8 @@ def _obstacle(kind: type[Any], wrapper: str) -> str:
     if wrapper in kind.refused:
         return str(kind.refused[wrapper])
     if kind.linear or (wrapper == "encrypted" and issubclass(kind, SumsVectors)):
+        return ""
+    if issubclass(kind, StepsByUpdates):
         return ""
     if issubclass(kind, SumsVectors):
         return (

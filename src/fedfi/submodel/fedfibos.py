@@ -320,6 +320,26 @@ class FedFIbOS(Leveled[FedFIbOSState]):
             averages = averages.following(pooled, seen, self._averaging)
         return replace(state, model=over.next(self.server_learning_rate), averages=averages)
 
+    def stepped(self, state: FedFIbOSState, update: Tensor) -> FedFIbOSState:
+        """The model moved by a mean update over all clients; buffers and averages stay."""
+        over = HolderMean(state.model, "plain")
+        over.add_dense(update, torch.zeros_like(update), {})
+        return replace(state, model=over.next(self.server_learning_rate))
+
+    def leaks(self) -> str:
+        """Options under which more than the sum of updates reaches other clients."""
+        if self.aggregation != "plain":
+            return "how many hold an entry tells of their data (nearest valid: aggregation = 'plain')"
+        if self.start != "full":
+            return "updates hold the weights off the mask, which clipping would cut (nearest valid: start = 'full')"
+        if self.fisher_bits == 8:
+            return "the scale of Fisher values would be written down (nearest valid: fisher_bits = 32)"
+        if not self._shares_fisher:
+            return ""
+        nearest = "fisher = 'dense'" if self.fisher == "global" else "blend = 0"
+        nearest = nearest if self.first_mask == "magnitude" else "first_mask = 'magnitude'"
+        return f"masks would come from what others have measured, without noise (nearest valid: {nearest})"
+
     def global_model(self, state: FedFIbOSState) -> Tree:
         """The full model."""
         return state.model.tree()
