@@ -11,6 +11,7 @@ from tests import tiny
 from tests.recsys import small
 
 from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
 from fedfi.experiment import from_dict
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.packet import decode
@@ -77,7 +78,7 @@ def test_a_recommender_does_the_same_under_encryption(inner):
     assert plain.failures == hidden.failures == []
     for name, column in plainly["columns"].items():
         assert torch.equal(plainly["present"][name], secretly["present"][name])
-        # six values within 32 leave 22 binary digits: an error of a mean below 4e-6, which rounds carry on
+        # six values within 32 leave 23 binary digits: an error of a mean below 2e-6, which rounds carry on
         torch.testing.assert_close(secretly["columns"][name], column, atol=1e-5, rtol=0)
     assert ranked(plain)
     assert ranked(hidden) == [pytest.approx(line, abs=1e-6) for line in ranked(plain)]
@@ -217,7 +218,7 @@ def test_a_submodel_does_the_same_under_encryption(inner, monkeypatch):
         torch.testing.assert_close(secretly[who].tensors["kept"], packet.tensors["kept"], atol=1e-5, rtol=0)
     for _, state in states:
         for name, value in plain.state.model.tree().items():
-            # six numbers within 32 leave 22 binary digits, so that a mean over holders is off by 2^-23 at most
+            # six numbers within 32 leave 23 binary digits, so that a mean over holders is off by 2^-24 at most
             torch.testing.assert_close(state.model.tree()[name], value, atol=1e-5, rtol=0)
     assert hidden.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-4)
     assert not any(k.startswith(("global/", "levels/")) for k in hidden.metrics[-1])
@@ -270,6 +271,17 @@ def test_fisher_values_travel_only_where_masks_need_those_of_others(options, sha
     inner = FedFIbOS(**options)
     layout = inner.summand_layout(inner.init(tiny.small(), torch.Generator().manual_seed(0)))
     assert any("fisher" in name for name in layout.tensors) == shares
+
+
+def test_a_fixed_point_too_coarse_for_fisher_values_is_refused():
+    """Six values within 8192 leave 15 binary digits; a digit of Fisher values has 16."""
+    with pytest.raises(
+        InputError, match=r"15 binary digits .* needs 16 \(nearest valid: clip = 4096, or fewer clients"
+    ):
+        run(around(SUBMODELS["all"], {**CLEAR, "clip": 8192}), tiny.small(), rounds=1)
+    with pytest.raises(InputError, match=r"12 binary digits .* needs 16 \(nearest valid: fraction_bits = 16\)"):
+        run(around(SUBMODELS["all"], {**CLEAR, "fraction_bits": 12}), tiny.small(), rounds=1)
+    run(around(SUBMODELS["plain"], {**CLEAR, "fraction_bits": 12}), tiny.small(), rounds=1)
 
 
 def test_digits_of_fisher_values_tell_them_over_ten_decades():

@@ -308,6 +308,10 @@ class SumsVectors(Protocol):
         """What every summand holds: floating tensors have a mean, of others the largest counts."""
         ...
 
+    def least_bits(self) -> int:
+        """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
+        ...
+
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """A reply to `sent` in the shape that all have."""
         ...

@@ -1,13 +1,18 @@
-"""Any linear method, encrypted: the server adds up ciphertexts of replies and learns neither replies nor their mean.
+"""Any method whose aggregation is linear, encrypted: the server adds up ciphertexts, and learns not even their mean.
 
 `Encrypted(algorithm=FedProx())` in Python, the table `[algorithm.encrypted]` in a file; `he-fedavg` is the same for
-FedAvg, by name. A method is linear when its class says so: its new model is a weighted mean of what clients send. Each
-client carries the method's state on by itself, from the decrypted means (`replica`).
+FedAvg, by name. A method is linear when its class says so: its new model is a weighted mean of what clients send.
+Methods whose replies differ in shape, or come in some rounds only, say what of them is summed by `SumsVectors`:
+recommenders their tables, in rounds of exchange; submodels the dense update, zero off the mask, and the mask, whose
+quotient is the mean over holders. Each client carries the method's state on by itself, from the decrypted means
+(`replica`), so it holds all of that state that is not another client's, of submodels the whole model. Levels are
+dealt out by the server, which tells each client its own.
 
-Deviations from the inner method: means are those of fixed point (`FixedPoint.error` bounds the difference); a mean
-includes the reported loss; integer counters of norm layers travel in the clear; weights grow with the number of
-examples up to `most_examples`. A private method must perturb its updates before they are encrypted, at the clients; its
-epsilon is reported for all rounds begun, also where too few contributed for a mean.
+Deviations from the inner method: means are those of fixed point (`FixedPoint.error` bounds the difference); a mean of
+a linear method includes the reported loss, of others none is sent; integer counters of norm layers travel in the
+clear; weights by examples grow up to `most_examples`. A private method must perturb its updates before they are
+encrypted, at the clients; its epsilon is reported for all rounds begun, also where too few contributed for a mean,
+and as of a client that took part in all of them.
 """
 
 from __future__ import annotations

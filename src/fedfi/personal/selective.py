@@ -119,10 +119,24 @@ class Selective(Algorithm[SelectiveState]):
             )
         agreed = self.exchange_of(state)
         agreed.fixed.encode(torch.zeros(1))
+        self._check_bits(agreed)
         if self.agrees == "never":
             protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
             state = dataclasses.replace(state, protected=stored(pack_bits(protected)))
         return state
+
+    def _check_bits(self, agreed: Exchange) -> None:
+        """Refuses a fixed point that is too coarse for what the method sums."""
+        fixed, least = agreed.fixed, replica.summing(self._method()).least_bits()
+        if fixed.bits < least:
+            nearest = f"fraction_bits = {least}"
+            if self.encryption.fraction_bits is None:
+                nearest = f"clip = {fixed.clip / 2 ** (least - fixed.bits):g}, or fewer clients a round"
+            name = type(self.inner()).__name__
+            raise InputError(
+                f"encryption: {fixed.bits} binary digits after the point are left, but what {name} sums needs {least}"
+                f" (nearest valid: {nearest})"
+            )
 
     # -- agreement on what is protected
 

@@ -8,7 +8,8 @@ Training, WWW 2024, arXiv:2401.03748.
 | server: Q + mean(A) B, the same as the mean of the updates | `Exchange.aggregate` |
 | private user vectors | memory `head/user` |
 
-Traffic upwards is rank / d of FedMF's. What is sent adds up linearly, so encryption and secure aggregation fit it.
+Traffic upwards is rank / d of FedMF's. What is sent adds up linearly, so that encryption would fit it; the wrapper of
+this library refuses it, since clients of an encrypted method follow by sums alone, and the server draws the subspace.
 
 Deviations: B is orthonormal, where the authors' code scales it by sqrt(d / rank) and A's gradient by the inverse, so
 that their step is sqrt(d / rank) times this one; here the step size means the same for every rank, and at rank d the

@@ -57,6 +57,9 @@ Options beyond the paper:
 - `ratio = "width"` takes gamma as the width of a network and keeps as many parameters as a network of that width has.
 - A model may rank parameters in several pools, each with its own ceil(gamma d); RoBERTa has FIARSE's three.
 
+Under `Encrypted` a client has its average, and a copy of the model, to itself; estimates are added up, in ciphertexts,
+only where a mask may come from those of others. `Private` stands around it at a trusted server (`leaks`, `stepped`).
+
 The masking error reported is the sum of Eq. 4 with the newest averages as F, at the weights that the masks were taken
 from. Its scale is that of the estimates (`fisher_samples = "batch"` squares means over a batch), so it is meant to be
 compared with the same sum for magnitude's mask, which stands beside it.
@@ -91,7 +94,7 @@ from fedfi.numerics.selection import unpack_bits
 from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.diagnostics import MaskDiagnostics
 from fedfi.submodel.holders import HolderMean
-from fedfi.submodel.importance import Averages, Averaging, Round, WarmStart, divided, score, undivided
+from fedfi.submodel.importance import DIGIT_BITS, Averages, Averaging, Round, WarmStart, divided, score, undivided
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.maskable import check_maskable
 from fedfi.submodel.masked import (
@@ -292,6 +295,10 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         return replace(
             layout, tensors={**layout.tensors, **dict.fromkeys(_FISHER if self._shares_fisher else (), pool)}
         )
+
+    def least_bits(self) -> int:
+        """Those of a digit of Fisher values, where they are summed."""
+        return DIGIT_BITS if self._shares_fisher else 0
 
     def summand(self, state: FedFIbOSState, sent: Packet, reply: Packet) -> Packet:
         """The dense update and what was held; where clients need the shared average, the estimate of Fisher values."""

@@ -17,7 +17,10 @@ from fedfi.federation.rows import RowStore, Storage
 
 WarmStart = Literal["replace", "rescale", "raw"]
 UNSEEN = -1.0
-_SCALES, _GRAIN = (2.0**-12, 2.0**4, 2.0**20), 2.0**-16
+DIGIT_BITS = 16
+"""Binary digits after the point of what `divided` makes."""
+
+_SCALES, _GRAIN = (2.0**-12, 2.0**4, 2.0**20), 2.0**-DIGIT_BITS
 
 
 @dataclass(frozen=True)

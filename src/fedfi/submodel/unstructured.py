@@ -128,6 +128,10 @@ class Unstructured(Leveled[UnstructuredState]):
         """See `masked.summand`."""
         return summand_layout(state.model)
 
+    def least_bits(self) -> int:
+        """Any will do."""
+        return 0
+
     def summand(self, state: UnstructuredState, sent: Packet, reply: Packet) -> Packet:
         """The dense update, and what was held."""
         return Packet(summand(state.model, sent, reply))
