@@ -57,6 +57,23 @@ def test_what_is_resolved_is_complete_and_means_the_same(size):
     assert "algorithm" not in resolved["algorithm"]["private"]
 
 
+@pytest.mark.parametrize("name", ["fedfibos", "fiarse", "fedrkg", "fedrap"])
+def test_submodels_and_recommenders_are_encrypted_from_a_file(name):
+    first = made({"name": name, "encrypted": CLEAR})
+    assert type(first.algorithm()) is Encrypted
+    assert from_dict(first.resolved()).method == first.method
+    assert first.algorithm().data_kind == first.algorithm().algorithm.data_kind
+
+
+def test_what_suits_a_method_is_shown(capsys):
+    for name, shown in (("fedrkg", "encrypted"), ("fedfibos", "private, encrypted"), ("fiarse", "encrypted")):
+        assert main(["show", name]) == 0
+        assert f"may stand around it: fedfi show {shown}\n" in capsys.readouterr().out
+    for name in ("colr", "heterofl", "fedfihe"):
+        assert main(["show", name]) == 0
+        assert "may stand around it" not in capsys.readouterr().out
+
+
 def test_a_budget_lasts_all_rounds():
     private = {"where": "client", "epsilon": 8.0}
     assert made({**FEDPROX, "private": private}).algorithm().rounds == 2

@@ -245,6 +245,16 @@ def test_what_nobody_holds_stays_to_the_bit_under_encryption(monkeypatch):
         assert (state.model.pool[held] != first.pool[held]).any()
 
 
+def test_ciphertexts_of_submodels_do_what_whole_numbers_do(monkeypatch):
+    pytest.importorskip("tenseal")
+    inner = SUBMODELS["all-round"]
+    _, clear, _ = trained(around(inner, {**SECRET, "enabled": False}), inner, monkeypatch, rounds=2)
+    _, secret, _ = trained(around(inner, SECRET), inner, monkeypatch, rounds=2)
+    for (_, a), (_, b) in zip(clear, secret, strict=True):
+        assert torch.equal(a.model.vector, b.model.vector)
+        assert torch.equal(a.averages.shared, b.averages.shared)
+
+
 def test_only_a_client_has_its_own_average_of_fisher_information(monkeypatch):
     inner = FedFIbOS(participation=1.0, capacities=MIX)
     plain, _, _ = trained(inner, inner, monkeypatch)

@@ -46,6 +46,7 @@ from fedfi.federation.algorithm import (
     ClientId,
     EvaluatesClients,
     Metrics,
+    NotesOnClients,
     Reply,
     StepsByUpdates,
 )
@@ -230,6 +231,11 @@ class Private(Algorithm[PrivateState]):
         if not isinstance(inner, EvaluatesClients):
             raise InputError(f"{type(inner).__name__} does not evaluate on clients")
         return inner.client_evaluate(packet, client)
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """The inner method's."""
+        inner = self._inner
+        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
 
     @property
     def _inner(self) -> Algorithm[Any]:
