@@ -57,6 +57,28 @@ def test_run_resume_and_recommend(ratings: Path, fedfi) -> None:
     assert not {data.items[i] for i in own.train} & set(items)
 
 
+def test_an_encrypted_run_is_resumed_and_recommends(ratings: Path, fedfi) -> None:
+    """The same items as without encryption, but for what rounding puts the other way."""
+    text = (
+        EXPERIMENT.replace("participation = 0.5", "clients_per_round = 20\n\n[evaluate]\nevery = 3")
+        + "\n[algorithm.encrypted]\n"
+    )
+    Path("secret.toml").write_text(text + "encryption = { enabled = false }\n")
+    Path("plain.toml").write_text(text.partition("\n[algorithm.encrypted]")[0])
+    assert fedfi("run", "plain.toml", "--out", "plain", "-q")[0] == 0
+    assert fedfi("run", "secret.toml", "--out", "whole", "-q")[0] == 0
+    assert fedfi("run", "secret.toml", "--out", "parts", "-q", "--set", "rounds=2")[0] == 0
+    assert fedfi("resume", "parts", "--rounds", "3", "-q")[0] == 0
+    found = {}
+    for name in ("plain", "whole", "parts"):
+        assert fedfi("recommend", name, "-k", "5", "--out", f"{name}.csv")[0] == 0
+        found[name] = list(csv.DictReader(Path(f"{name}.csv").read_text().splitlines()))
+    assert found["whole"] == found["parts"]
+    assert len(found["whole"]) == 200 * 5
+    same = sum(a["item"] == b["item"] for a, b in zip(found["plain"], found["whole"], strict=True))
+    assert same >= 0.99 * len(found["plain"])
+
+
 def test_what_cannot_be_recommended_is_one_line(ratings: Path, file: Path, fedfi) -> None:
     fedfi("run", ratings, "--out", "a", "-q")
     assert fedfi("recommend", "a", "--user", "u999")[0] == 2

@@ -57,6 +57,23 @@ def test_what_is_resolved_is_complete_and_means_the_same(size):
     assert "algorithm" not in resolved["algorithm"]["private"]
 
 
+@pytest.mark.parametrize("name", ["fedfibos", "fiarse", "fedrkg", "fedrap"])
+def test_submodels_and_recommenders_are_encrypted_from_a_file(name):
+    first = made({"name": name, "encrypted": CLEAR})
+    assert type(first.algorithm()) is Encrypted
+    assert from_dict(first.resolved()).method == first.method
+    assert first.algorithm().data_kind == first.algorithm().algorithm.data_kind
+
+
+def test_what_suits_a_method_is_shown(capsys):
+    for name, shown in (("fedrkg", "encrypted"), ("fedfibos", "private, encrypted"), ("fiarse", "encrypted")):
+        assert main(["show", name]) == 0
+        assert f"may stand around it: fedfi show {shown}\n" in capsys.readouterr().out
+    for name in ("colr", "heterofl", "fedfihe"):
+        assert main(["show", name]) == 0
+        assert "may stand around it" not in capsys.readouterr().out
+
+
 def test_a_budget_lasts_all_rounds():
     private = {"where": "client", "epsilon": 8.0}
     assert made({**FEDPROX, "private": private}).algorithm().rounds == 2
@@ -79,7 +96,10 @@ def test_a_budget_lasts_all_rounds():
         ({"encrypted": {"encryption": {"clp": 1}}}, "x.toml: algorithm.encrypted.encryption.clp: unknown key"),
         ({"private": {"noise": 1.0}, "encrypted": {}}, "x.toml: algorithm.encrypted: .*where = 'server' cannot"),
         ({"name": "fedavg", "private": {"noise": 1.0}, "weights": "examples"}, "FedAvg weighs clients by examples"),
-        ({"name": "fedfibos", "private": {"noise": 1.0}}, "algorithm.private: FedFIbOS cannot be made private: .*mean"),
+        (
+            {"name": "fedfibos", "private": {"noise": 1.0}},
+            "algorithm.private: FedFIbOS cannot be made private: .*plain",
+        ),
         ({"name": "fedfihe", "encrypted": {}}, "x.toml: algorithm.encrypted: FedFIHE cannot be encrypted"),
         ({"name": "he-fedavg", "encrypted": {}}, "x.toml: algorithm.encrypted: HEFedAvg cannot be encrypted"),
         ({"name": "fedrkg", "private": {"noise": 1.0}}, "x.toml: algorithm.private: FedRKG cannot be made private"),

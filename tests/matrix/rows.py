@@ -257,8 +257,23 @@ ROWS: dict[str, Row] = {
         Private(**HALF, algorithm=FedPer(weights="uniform"), where="client", clip=0.1, epsilon=20.0, rounds=4),
         private=True,
     ),
+    "private-fedfibos": Row(
+        Private(
+            **HALF,
+            algorithm=FedFIbOS(capacities=MIX, aggregation="plain", first_mask="magnitude"),
+            clip=0.5,
+            noise=0.1,
+        ),
+        private=True,
+    ),
     "encrypted": Row(Encrypted(**HALF, algorithm=FedProx(proximal=0.1), encryption=CLEAR), silent=True),
     "encrypted-ditto": Row(Encrypted(**HALF, algorithm=Ditto(), encryption=CLEAR), silent=True),
+    "encrypted-fedfibos": Row(
+        Encrypted(**HALF, algorithm=FedFIbOS(capacities=MIX), encryption={**CLEAR, "clip": 32}), silent=True
+    ),
+    "encrypted-fedrkg": Row(
+        Encrypted(**HALF, algorithm=FedRKG(interval=1), encryption={"enabled": False}), task=small.task, silent=True
+    ),
     "encrypted-private": Row(
         Encrypted(
             **HALF,

@@ -27,7 +27,7 @@ from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.maskcrypt import MaskCrypt
 from fedfi.personal.private import Private
 from fedfi.personal.tally import raw
-from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.heterofl import HeteroFL
 
 CLEAR, SECRET = {"enabled": False, "packet_size": 8}, {"packet_size": 8}
 ROUNDS = 3
@@ -116,8 +116,8 @@ def test_any_linear_method_can_be_encrypted(inner):
 
 
 def test_a_method_that_is_not_linear_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="FedFIbOS cannot be encrypted: its new model is not a weighted mean"):
-        Encrypted(algorithm=FedFIbOS())
+    with pytest.raises(ValueError, match="HeteroFL cannot be encrypted: its new model is not a weighted mean"):
+        Encrypted(algorithm=HeteroFL())
     with pytest.raises(ValueError, match="is a str, expected a method"):
         Encrypted(algorithm="fedavg")
 

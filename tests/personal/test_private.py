@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
 from fedfi.errors import InputError
+from fedfi.federation.record import read_lines
+from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.private import Private
 from fedfi.privacy.accounting import Sampling, epsilon
 from fedfi.submodel.fedfibos import FedFIbOS
+from fedfi.submodel.fiarse import FIARSE
+from fedfi.submodel.heterofl import HeteroFL
+from fedfi.submodel.ranking import best
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
 UNIFORM = FedAvg(weights="uniform")
+APART = FedFIbOS(
+    participation=1.0, capacities={1.0: 0.25, 0.5: 0.25, 0.25: 0.5}, aggregation="plain", first_mask="magnitude"
+)
 
 
 def test_without_noise_to_speak_of_the_round_is_that_of_clipped_updates():
@@ -95,7 +105,15 @@ def test_private_and_encrypted_go_together():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"algorithm": FedFIbOS()}, "FedFIbOS cannot be made private: its new model is not a weighted mean"),
+        ({"algorithm": HeteroFL()}, "HeteroFL cannot be made private: its new model is not a weighted mean"),
+        ({"algorithm": FIARSE()}, "FIARSE cannot be made private: what its clients send differs in shape"),
+        ({"algorithm": FedFIbOS()}, "FedFIbOS cannot be made private: .*nearest valid: aggregation = 'plain'"),
+        ({"algorithm": APART, "where": "client"}, "where = 'client': .*nearest valid: where = 'server'"),
+        ({"algorithm": replace(APART, start="masked")}, "nearest valid: start = 'full'"),
+        ({"algorithm": replace(APART, first_mask="shared")}, "nearest valid: first_mask = 'magnitude'"),
+        ({"algorithm": replace(APART, blend=0.5)}, "nearest valid: blend = 0"),
+        ({"algorithm": replace(APART, fisher="global")}, "nearest valid: fisher = 'dense'"),
+        ({"algorithm": replace(APART, fisher_bits=8)}, "nearest valid: fisher_bits = 32"),
         ({"algorithm": FedAvg()}, "FedAvg weighs clients by examples: .*nearest valid: weights = 'uniform'"),
         ({"algorithm": UNIFORM, "noise": None}, "give noise, or epsilon"),
         ({"algorithm": UNIFORM, "epsilon": 1.0, "rounds": 3}, "give noise, or epsilon"),
@@ -106,6 +124,54 @@ def test_what_cannot_be_private_is_refused_with_the_reason(options, said):
         Private(**{"noise": 1.0, **options})
 
 
+def test_a_private_submodel_without_noise_to_speak_of_is_the_plain_one():
+    """Masks from what each client has measured itself, in the first round from |x_0|; divided by all clients."""
+    task = tiny.small()
+    plain = run(APART, task, rounds=3)
+    private = run(Private(algorithm=APART, clip=100.0, noise=1e-9), task, rounds=3)
+    assert private.failures == []
+    for name, value in plain.model.items():
+        torch.testing.assert_close(private.model[name], value, atol=1e-5, rtol=0)
+    assert private.metrics[-1]["local/loss"] == pytest.approx(plain.metrics[-1]["local/loss"], abs=1e-4)
+    assert not any(k.startswith(("train/", "masks/", "levels/")) for k in private.metrics[-1])
+    own = private.state.inner.averages
+    assert sorted(own.rows) == sorted(task.data.clients)
+    assert torch.equal(own.shared, torch.full_like(own.shared, -1))  # nobody measured for others
+
+
+def test_noise_is_on_entries_that_nobody_held():
+    """z C = 6 on the sum of six is 1 on the mean; of 83 selectable entries about 62 are held by nobody."""
+    task, inner = tiny.small(), replace(APART, capacities={0.25: 1.0})
+    first = inner.init(task, keyed_generator(0, "server", "init")).model
+    held = best(first.layout, first.pool.abs(), 0.25, scope="global", floor=inner.floor, ties=first.pool.abs())
+    model = run(Private(algorithm=inner, clip=2.0, noise=3.0), task, rounds=1).state.inner.model
+    moved = (model.pool - first.pool)[~held]
+    assert len(moved) > 50
+    assert bool((moved != 0).all())
+    assert moved.std().item() == pytest.approx(1.0, rel=0.33)
+
+
+def test_a_private_submodel_clips_dense_updates_and_counts_epsilon():
+    task = tiny.small()
+    private = Private(algorithm=APART, clip=1e-3, noise=1.5, clients_per_round=3)
+    quiet = replace(private, noise=1e-6)
+    first = APART.init(task, keyed_generator(0, "server", "init")).model.vector
+    moved = run(quiet, task, rounds=1).state.inner.model.vector - first
+    assert 0 < moved.norm().item() <= 1e-3 + 1e-6
+    result = run(private, task, rounds=2)
+    assert [line["privacy/epsilon"] for line in result.metrics] == [
+        epsilon(1.5, rounds, 1e-5, Sampling(6, 3)) for rounds in (1, 2)
+    ]
+
+
+def test_a_private_submodel_says_nothing_of_its_losses(tmp_path):
+    run(Private(algorithm=APART, noise=1.0), tiny.small(), rounds=1, out=tmp_path / "run")
+    replied = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "replied"]
+    assert [e["metrics"] for e in replied] == [{"loss": 0.0, "examples": 1}] * 6
+
+
 def test_statistics_of_the_data_are_refused():
+    with pytest.raises(InputError, match=r"running_mean.* is a statistic of the data"):
+        run(Private(algorithm=APART, noise=1.0), tiny.small(model=tiny.with_buffers), rounds=1)
     with pytest.raises(InputError, match=r"running_mean.* is a statistic of the data"):
         run(Private(algorithm=UNIFORM, noise=1.0), tiny.small(model=tiny.with_buffers), rounds=1)

@@ -132,7 +132,7 @@ def test_off_the_mask_nothing_moves_under_any_optimizer(recipe):
     algorithm = FedFIbOS(capacities={0.25: 1.0})
     state, _ = start(algorithm, task)
     client = Workplace(algorithm, task, 0).client(Job("client_update", "c1", 0, Packet()))
-    packet = algorithm._submodel(state, "c1", 0.25)
+    packet = algorithm.packet_of(state, "c1", 0.25, None)
     mask = receive(packet, client.workbench)
     train_masked(client, mask, algorithm._measured_gradient(client, torch.zeros(len(mask))))
     pool = client.workbench.vector.detach()[: len(mask)]

@@ -27,7 +27,7 @@ from fedfi.submodel.ranking import best, blocks, pool_thresholds, pools, spread,
 def client_with(algorithm, task, ratio: float, name: str = "c2"):
     state = algorithm.init(task, keyed_generator(0, "server", "init"))
     client = Workplace(algorithm, task, 0).client(Job("client_update", name, 0, Packet()))
-    [(_, packet)] = algorithm._submodels(state, [name], {name: ratio}, keyed_generator(0, "x"))
+    packet = algorithm.packet_of(state, name, ratio, keyed_generator(0, "x"))
     return state, client, packet
 
 

@@ -165,6 +165,8 @@ def _of_selective(
 ) -> Tensor | None:
     """Packets in the clear, of the update's vector."""
     agreed = algorithm.exchange_of(state)
+    if not received.blobs:  # a round without a sum
+        return None
     if "clear" not in received.blobs:
         return unpack_bits(received.blobs["mask"], agreed.layout.packets)
     _, clear = algorithm.divided(stored(sent.blobs["protected"]), agreed)

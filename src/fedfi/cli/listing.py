@@ -13,6 +13,7 @@ from fedfi.cli import tables as keys
 from fedfi.data.partition import kinds
 from fedfi.errors import InputError, unknown
 from fedfi.importing import import_callable
+from fedfi.personal.replica import around
 from fedfi.validation import Checked, as_toml
 
 Row = dict[str, str]
@@ -159,9 +160,9 @@ def _show_algorithm(name: str, kind: type[Any], paper: bool) -> None:
     elif kind.__doc__:
         console.print(inspect.cleandoc(kind.__doc__), markup=False)
     _print_keys(keys.keys_of(kind), title="\\[algorithm]")
-    if kind.linear:
-        around = ", ".join(f"[algorithm.{name}]" for name in registry.wrappers())
-        console.print(f"\nlinear, so that {around} may stand around it: fedfi show private, encrypted", markup=False)
+    if wrappers := around(kind):
+        tables, shown = (", ".join(f(name) for name in wrappers) for f in ("[algorithm.{}]".format, str))
+        console.print(f"\nlinear, so that {tables} may stand around it: fedfi show {shown}", markup=False)
     for preset, values in kind.presets.items():
         chosen = ", ".join(f"{k} = {as_toml(v)}" for k, v in values.items())
         console.print(f'\n[bold]preset = "{preset}"[/bold]: {chosen}', soft_wrap=False)

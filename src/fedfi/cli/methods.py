@@ -8,6 +8,7 @@ from typing import Any
 
 from fedfi import registry
 from fedfi.cli.tables import as_markdown, keys_of, markdown_table
+from fedfi.personal.replica import around
 from fedfi.validation import as_toml
 
 FOLDER = "algorithms"
@@ -91,9 +92,9 @@ def _presets(kind: type[Any]) -> list[str]:
 
 
 def _around(kind: type[Any]) -> list[str]:
-    if not kind.linear:
+    tables = ", ".join(f"`[algorithm.{name}]`" for name in around(kind))
+    if not tables:
         return []
-    tables = ", ".join(f"`[algorithm.{name}]`" for name in registry.wrappers())
     return [f"It is linear, so {tables} may stand [around it](../personal.md#encrypted-baselines-and-wrappers).\n"]
 
 

@@ -105,6 +105,9 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
 
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Wrappers, such as ``"encrypted"``, that may not stand around the method whatever its options, and why."""
+
     central: ClassVar[bool] = True
     """Whether the server holds the trained model; where it does not, judging its model would only mislead."""
 
@@ -285,4 +288,72 @@ class Negotiates(Protocol):
 
     def negotiated(self, state: Any, round: int, replies: Iterator[Reply], rng: torch.Generator) -> tuple[Any, Metrics]:
         """Folds the answers into the state that `configure` gets."""
+        ...
+
+
+@runtime_checkable
+class SumsVectors(Protocol):
+    """A method whose next state needs no more of the replies than the plain mean of vectors of one shape.
+
+    Beside `linear` methods, whose vectors are the replies themselves, these may be encrypted: the vector (the summand)
+    is made where the reply is, whoever can read the mean moves the state on by itself, and what the state keeps of one
+    client alone is known to that client. All vectors count alike.
+    """
+
+    def sums(self, round: int) -> bool:
+        """Whether this round has a mean at all; in one without, clients work and send nothing."""
+        ...
+
+    def summand_layout(self, state: Any) -> Layout:
+        """What every summand holds: floating tensors have a mean, of others the largest counts."""
+        ...
+
+    def least_bits(self) -> int:
+        """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
+        ...
+
+    def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
+        """A reply to `sent` in the shape that all have."""
+        ...
+
+    def replied(self, state: Any, reply: Reply) -> Any:
+        """The state with what it keeps of one client alone: the part of `aggregate` that needs no one else's reply."""
+        ...
+
+    def absorb(self, state: Any, round: int, mean: Packet) -> Any:
+        """The state after the mean of a round's summands: the other part of `aggregate`."""
+        ...
+
+
+@runtime_checkable
+class DealsLevels(Protocol):
+    """A method that deals levels out among all clients, so that a client's packet depends on who else there is.
+
+    Whoever makes one client's packet apart from the others', as a client of an encrypted method does for itself, has
+    to be told its level.
+    """
+
+    def dealt(self, state: Any, round: int | None, clients: Sequence[ClientId]) -> Mapping[ClientId, float]:
+        """The level of each client in a round; None asks for levels to judge by. Only what `init` made is read."""
+        ...
+
+    def packet_of(self, state: Any, client: ClientId, level: float, rng: torch.Generator) -> Packet:
+        """What a client of this level gets, to train as well as to be judged."""
+        ...
+
+
+@runtime_checkable
+class StepsByUpdates(SumsVectors, Protocol):
+    """A method that can move its model by the mean of dense updates alone, so that noise may be on every entry of it.
+
+    The summand's `"update"` is what is clipped and perturbed; everything else in a reply must stay between server and
+    the client that sent it.
+    """
+
+    def leaks(self) -> str:
+        """What, by its options, would reach other clients without noise, and the nearest valid option; or nothing."""
+        ...
+
+    def stepped(self, state: Any, update: Tensor) -> Any:
+        """The state after a mean update `[size]`, start minus end."""
         ...

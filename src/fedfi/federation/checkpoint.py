@@ -92,6 +92,20 @@ def row_stores(value: Any) -> Iterator[RowStore]:
             yield from row_stores(item)
 
 
+def with_stores(value: Any, other: Callable[[RowStore], RowStore]) -> Any:
+    """A nested state with another row store in each one's place; all else is shared with the first."""
+    if isinstance(value, RowStore):
+        return other(value)
+    if next(row_stores(value), None) is None:
+        return value
+    if isinstance(value, Mapping):
+        return {k: with_stores(item, other) for k, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_stores(item, other) for item in value)
+    changed = {f.name: with_stores(getattr(value, f.name), other) for f in _saved(value)}
+    return dataclasses.replace(value, **changed)
+
+
 def save(directory: Path, rounds: int, content: Any) -> Path:
     """Writes a checkpoint of `rounds` finished rounds and drops all but the newest `KEEP`.
 

@@ -129,8 +129,7 @@ class Loop:
             self.exhibition.after(state, round)
             judging = done % self.evaluate.every == 0 or done == rounds
             if judging:
-                judged = self._judge(state, round)
-                metrics |= {k: v for k, v in judged.items() if self.algorithm.central or k.startswith("local/")}
+                metrics |= self._judge(state, round)
             line = {"round": done, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
             self._note_divergence(lines)
@@ -227,6 +226,12 @@ class Loop:
             return judge_clients(
                 self.engine, self.algorithm, state, round, self.seed, lambda failure: self._failed(failure, round)
             )
+        metrics = self._judge_centrally(state) if self.algorithm.central else {}
+        if self.evaluate.local and isinstance(self.algorithm, EvaluatesClients):
+            metrics |= self._judge_locally(state, round)
+        return metrics
+
+    def _judge_centrally(self, state: Any) -> dict[str, float]:
         metrics: dict[str, float] = {}
         model = Packet(hooks.deployed(self.algorithm, state))
         splits: list[Split] = ["test"] if self.task.data.validation is None else ["test", "validation"]
@@ -241,8 +246,6 @@ class Loop:
             for key in found[0][1] if found else ():
                 metrics[f"levels/mean/{key}"] = sum(values[key] for _, values in found) / len(found)
             metrics.pop("levels/mean/examples", None)
-        if self.evaluate.local and isinstance(self.algorithm, EvaluatesClients):
-            metrics |= self._judge_locally(state, round)
         return metrics
 
     def _judge_locally(self, state: Any, round: int) -> dict[str, float]:

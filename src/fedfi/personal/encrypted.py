@@ -1,17 +1,23 @@
-"""Any linear method, encrypted: the server adds up ciphertexts of replies and learns neither replies nor their mean.
+"""Any method whose aggregation is linear, encrypted: the server adds up ciphertexts, and learns not even their mean.
 
 `Encrypted(algorithm=FedProx())` in Python, the table `[algorithm.encrypted]` in a file; `he-fedavg` is the same for
-FedAvg, by name. A method is linear when its class says so: its new model is a weighted mean of what clients send. Each
-client carries the method's state on by itself, from the decrypted means (`replica`).
+FedAvg, by name. A method is linear when its class says so: its new model is a weighted mean of what clients send.
+Methods whose replies differ in shape, or come in some rounds only, say what of them is summed by `SumsVectors`:
+recommenders their tables, in rounds of exchange; submodels the dense update, zero off the mask, and the mask, whose
+quotient is the mean over holders. Each client carries the method's state on by itself, from the decrypted means
+(`replica`), so it holds all of that state that is not another client's, of submodels the whole model. Levels are
+dealt out by the server, which tells each client its own.
 
-Deviations from the inner method: means are those of fixed point (`FixedPoint.error` bounds the difference); a mean
-includes the reported loss; integer counters of norm layers travel in the clear; weights grow with the number of
-examples up to `most_examples`. A private method must perturb its updates before they are encrypted, at the clients; its
-epsilon is reported for all rounds begun, also where too few contributed for a mean.
+Deviations from the inner method: means are those of fixed point (`FixedPoint.error` bounds the difference); a mean of
+a linear method includes the reported loss, of others none is sent; integer counters of norm layers travel in the
+clear; weights by examples grow up to `most_examples`. A private method must perturb its updates before they are
+encrypted, at the clients; its epsilon is reported for all rounds begun, also where too few contributed for a mean,
+and as of a client that took part in all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Self, final
 
 import torch
@@ -19,10 +25,12 @@ from pydantic import Field, SkipValidation, ValidationInfo, field_validator, mod
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from fedfi.federation.algorithm import CONFIG, Algorithm
+from fedfi.errors import InputError
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, NotesOnClients, ScoresItems
 from fedfi.federation.client import Client
+from fedfi.federation.packet import Packet
 from fedfi.personal.private import Private
-from fedfi.personal.replica import refuse_unless_linear, wrapped
+from fedfi.personal.replica import refuse_unless_summed, wrapped
 from fedfi.personal.selective import Selective
 
 
@@ -40,7 +48,7 @@ class Encrypted(Selective):
 
     @model_validator(mode="after")
     def _can_be_encrypted(self) -> Self:
-        refuse_unless_linear(self.algorithm, "encrypted")
+        refuse_unless_summed(self.algorithm, "encrypted")
         if isinstance(self.algorithm, Private) and self.algorithm.where == "server":
             raise ValueError(
                 "Private with where = 'server' cannot be encrypted: the server cannot perturb a sum that it cannot"
@@ -48,10 +56,27 @@ class Encrypted(Selective):
             )
         return self
 
+    @property
+    def data_kind(self) -> str:  # type: ignore[override]  # of a class there, here of what it stands around
+        """What the method learns from."""
+        return self.inner().data_kind
+
     def inner(self) -> Algorithm[Any]:
         """The method."""
         found: Algorithm[Any] = self.algorithm
         return found
+
+    def client_scores(self, packet: Packet, client: Client) -> Tensor:
+        """What the method scores items by, from the client's replica of its state."""
+        method, (_, _, state) = self._method(), self._state(packet, client)
+        if not isinstance(method, ScoresItems):
+            raise InputError(f"{type(method).__name__} scores no items")
+        return method.client_scores(self._to_judge(packet, client, state), client)
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """What the method has to say of the clients."""
+        inner = self.inner()
+        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
 
     def ratio(self) -> float:
         """All of it."""

@@ -13,8 +13,14 @@ Differentially Private Recurrent Language Models, ICLR 2018.
 
 What is protected is a whole client: all its examples together (replace-one). Means are uniform, since a weight by
 examples would tell, and change, more than clipping allows for. Nothing but updates leaves: losses and numbers of
-examples are sent as 0 and 1, and methods whose replies hold statistics of norm layers are refused. Masks and Fisher
-scores of other methods are releases of data too, which this epsilon would not cover; they are not linear anyway.
+examples are sent as 0 and 1, and methods whose replies hold statistics of norm layers are refused.
+
+Of FedFIbOS (`StepsByUpdates`) the dense updates, zero off the mask, are clipped and added up; noise goes onto every
+entry of the sum, also of those that nobody held, and all is divided by the number of clients. Its masks come from data
+too, so a client's own average of Fisher information may choose that client's masks alone: the server, which is trusted,
+uses it for nothing else, and nothing that others have measured reaches a client. What an epsilon does not cover is what
+the server itself sees and stores: masks, Fisher values, levels. Options that would tell more are refused, and so is
+`where = "client"`, under which Fisher values would travel as they are.
 
 Deviations: with `source = "keyed"` noise is a function of the run's seed, as everything here, so whoever knows the
 seed can take it off again: for experiments. `source = "system"` draws it from the system; such a run cannot be
@@ -34,13 +40,23 @@ from pydantic import Field, SkipValidation, ValidationInfo, field_validator, mod
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
+from fedfi.federation.algorithm import (
+    CONFIG,
+    Algorithm,
+    ClientId,
+    EvaluatesClients,
+    Metrics,
+    NotesOnClients,
+    Reply,
+    StepsByUpdates,
+)
 from fedfi.federation.client import Client
+from fedfi.federation.folding import WeightedMean
 from fedfi.federation.hooks import check_packet, folded
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
-from fedfi.personal.replica import refuse_unless_linear, wrapped
+from fedfi.personal.replica import refuse_unless_summed, wrapped
 from fedfi.privacy import accounting, noise
 
 
@@ -91,10 +107,17 @@ class Private(Algorithm[PrivateState]):
 
     @model_validator(mode="after")
     def _can_be_private(self) -> Self:
-        refuse_unless_linear(self.algorithm, "made private")
+        refuse_unless_summed(self.algorithm, "private")
         name, weights = type(self.algorithm).__name__, getattr(self.algorithm, "weights", "uniform")
         if isinstance(self.algorithm, Private):
             raise ValueError("Private cannot be made private: it is")  # noqa: TRY004 - pydantic turns it into a message
+        if self._dense and self.where == "client":
+            raise ValueError(
+                f"{name} cannot be made private with where = 'client': what clients send beside their updates would"
+                " travel without noise (nearest valid: where = 'server')"
+            )
+        if self._dense and (leak := self.algorithm.leaks()):
+            raise ValueError(f"{name} cannot be made private: {leak}")
         if weights != "uniform":
             raise ValueError(
                 f"{name} weighs clients by {weights}: a client's share of the mean would depend on its data"
@@ -114,8 +137,7 @@ class Private(Algorithm[PrivateState]):
         clients = len(task.data.clients)
         cohort = round_size(clients, self.participation, self.clients_per_round)
         state = PrivateState(inner, self.noise or 1.0, clients, cohort)
-        buffers = getattr(inner, "buffers", [])
-        if buffers:
+        if buffers := _buffers(inner):
             raise InputError(
                 f"{buffers[0]!r} is a statistic of the data, which clipping does not cover; use group norm"
             )
@@ -138,18 +160,21 @@ class Private(Algorithm[PrivateState]):
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """The inner method's work; the update is clipped, and perturbed where privacy is local."""
-        reply = check_packet(self._inner, "client_update", self._inner.client_update(_without(packet), client))
-        update = noise.clipped({n: t.cpu() for n, t in reply.tensors.items()}, self.clip)
+        reply = check_packet(self._inner, "client_update", self._inner.client_update(_without(packet), client)).cpu()
+        clipped = ["update"] if self._dense else list(reply.tensors)
+        update = noise.clipped({n: reply.tensors[n] for n in clipped}, self.clip)
         if self.where == "client":
             deviation = float(packet.scalars["private:noise"]) * self.clip
             update = noise.perturbed(update, deviation, self._source(client.rng("private")))
         silent = {n: type(v)(1 if isinstance(v, int) else 0) for n, v in reply.scalars.items()}
-        return Packet(update, silent, reply.blobs)
+        return Packet({**reply.tensors, **update}, silent, reply.blobs)
 
     def aggregate(
         self, state: PrivateState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[PrivateState, Metrics]:
         """The inner method's; central noise goes onto the first reply, and so onto the sum."""
+        if self._dense:
+            return self._stepped(state, replies, rng)
         source = self._source(rng)
 
         def noisy() -> Iterator[Reply]:
@@ -164,6 +189,25 @@ class Private(Algorithm[PrivateState]):
         state = dataclasses.replace(state, inner=inner, rounds=state.rounds + 1)
         metrics = {k: v for k, v in metrics.items() if k != "train/loss"}
         return state, metrics | self.spent(state, state.rounds)
+
+    def _stepped(
+        self, state: PrivateState, replies: Iterator[Reply], rng: torch.Generator
+    ) -> tuple[PrivateState, Metrics]:
+        """The inner method's step by the mean of dense updates, with noise on every entry, held by anybody or not.
+
+        What else it keeps of each client stays between the server and that client.
+        """
+        method, mean, inner = self._inner, WeightedMean(), state.inner
+        assert isinstance(method, StepsByUpdates)
+        for reply in replies:
+            reply = dataclasses.replace(reply, sent=_without(reply.sent))
+            update = method.summand(state.inner, reply.sent, reply.packet).tensors["update"]
+            mean.add(noise.clipped({"update": update}, self.clip))
+            inner = method.replied(inner, reply)
+        deviation = state.multiplier * self.clip / mean.weight
+        update = noise.perturbed(mean.mean(), deviation, self._source(rng))["update"]
+        state = dataclasses.replace(state, inner=method.stepped(inner, update), rounds=state.rounds + 1)
+        return state, self.spent(state, state.rounds)
 
     def spent(self, state: PrivateState, rounds: int) -> Metrics:
         """Epsilon and delta of so many rounds, and the noise multiplier."""
@@ -188,12 +232,22 @@ class Private(Algorithm[PrivateState]):
             raise InputError(f"{type(inner).__name__} does not evaluate on clients")
         return inner.client_evaluate(packet, client)
 
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """The inner method's."""
+        inner = self._inner
+        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
+
     @property
     def _inner(self) -> Algorithm[Any]:
         found: Algorithm[Any] = dataclasses.replace(
             self.algorithm, participation=self.participation, clients_per_round=self.clients_per_round
         )
         return found
+
+    @property
+    def _dense(self) -> bool:
+        """Whether what is perturbed is the mean of dense updates, and not replies as they are."""
+        return not self.algorithm.linear and isinstance(self.algorithm, StepsByUpdates)
 
     def _sampling(self, state: PrivateState) -> accounting.Sampling:
         """Local noise is on each single update: being drawn seldom does not hide who sees it."""
@@ -204,6 +258,11 @@ class Private(Algorithm[PrivateState]):
         if self.source == "keyed":
             return rng
         return torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+
+
+def _buffers(state: Any) -> list[str]:
+    """The buffers that a state, or its model, says it has."""
+    return [*getattr(state, "buffers", []), *getattr(getattr(state, "model", None), "buffers", [])]
 
 
 def _without(packet: Packet) -> Packet:

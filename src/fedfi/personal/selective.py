@@ -119,10 +119,24 @@ class Selective(Algorithm[SelectiveState]):
             )
         agreed = self.exchange_of(state)
         agreed.fixed.encode(torch.zeros(1))
+        self._check_bits(agreed)
         if self.agrees == "never":
             protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
             state = dataclasses.replace(state, protected=stored(pack_bits(protected)))
         return state
+
+    def _check_bits(self, agreed: Exchange) -> None:
+        """Refuses a fixed point that is too coarse for what the method sums."""
+        fixed, least = agreed.fixed, replica.summing(self._method()).least_bits()
+        if fixed.bits < least:
+            nearest = f"fraction_bits = {least}"
+            if self.encryption.fraction_bits is None:
+                nearest = f"clip = {fixed.clip / 2 ** (least - fixed.bits):g}, or fewer clients a round"
+            name = type(self.inner()).__name__
+            raise InputError(
+                f"encryption: {fixed.bits} binary digits after the point are left, but what {name} sums needs {least}"
+                f" (nearest valid: {nearest})"
+            )
 
     # -- agreement on what is protected
 
@@ -131,9 +145,9 @@ class Selective(Algorithm[SelectiveState]):
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Asks all clients once, or this round's each time."""
         if self.agrees == "once" and not state.protected.numel():
-            return [(client, self._news(state, client, round)) for client in clients]
+            return self._news(state, clients, round, clients)
         if self.agrees == "each round":
-            return [(client, self._news(state, client, round)) for client in self.sample(clients, rng)]
+            return self._news(state, self.sample(clients, rng), round, clients)
         return []
 
     def negotiation_layout(self, state: SelectiveState, packet: Packet) -> Layout:
@@ -143,8 +157,8 @@ class Selective(Algorithm[SelectiveState]):
     def client_negotiate(self, packet: Packet, client: Client) -> Packet:
         """The packets that want protection most: after training where that is asked each round, else before."""
         if self.agrees == "each round":
-            agreed, form, _, reply = self._worked(packet, client, remembered=True)
-            update = form.vector(reply)
+            agreed, form, _, summand = self._worked(packet, client, remembered=True)
+            update = form.vector(summand)
         else:  # once, before anything is trained
             agreed, form, state = self._state(packet, client)
             client.workbench.load(self._method().global_model(state))
@@ -180,10 +194,12 @@ class Selective(Algorithm[SelectiveState]):
         if not state.protected.numel():
             return []  # nothing was agreed on
         cohort = state.cohort if self.agrees == "each round" else self.sample(clients, rng)
-        return ((client, self._news(state, client, round)) for client in cohort)
+        return self._news(state, cohort, round, clients)
 
     def reply_layout(self, state: SelectiveState, packet: Packet) -> Layout:
-        """A message of the protected packets, and the others in the clear."""
+        """A message of the protected packets, and the others in the clear; nothing in a round without a sum."""
+        if not self._sums(int(packet.scalars["round"])):
+            return Layout()
         agreed, form = self.exchange_of(state), self._form(state.inner)
         groups, clear = self.divided(state.protected, agreed)
         gate = Gate(self.terms_of(agreed, groups), round=int(packet.scalars["round"]), phase=0, verify=agreed.verify())
@@ -195,10 +211,12 @@ class Selective(Algorithm[SelectiveState]):
         )
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
-        """The inner method's work; its reply leaves as packets."""
-        agreed, form, _, reply = self._worked(packet, client, remembered=False)
+        """The inner method's work; what is summed of its reply leaves as packets."""
+        agreed, form, _, summand = self._worked(packet, client, remembered=False)
+        if not self._sums(client.round):
+            return Packet()
         groups, clear = self.divided(stored(packet.blobs["protected"]), agreed)
-        vector = form.vector(reply)
+        vector = form.vector(summand)
         self._refuse_clipped(agreed, form, vector)
         sealer = Sealer(agreed, client)
         weight = self._weight(client)
@@ -212,12 +230,15 @@ class Selective(Algorithm[SelectiveState]):
             lines[:, :-2] = agreed.fixed.encode(agreed.layout.cut(vector)[clear], weight)
             lines[:, -2] = agreed.fixed.weight(weight)
         blobs = {"message": message, "clear": lines.to(torch.int32).numpy().tobytes()}
-        return Packet({n: reply.tensors[n] for n in form.counters}, {}, blobs)
+        return Packet({n: summand.tensors[n] for n in form.counters}, {}, blobs)
 
     def aggregate(
         self, state: SelectiveState, round: int, replies: Iterator[Reply], rng: torch.Generator
     ) -> tuple[SelectiveState, Metrics]:
-        """Adds up, reply by reply."""
+        """Adds up, reply by reply; in a round without a sum it only knows who has taken in what."""
+        if not self._sums(round):
+            heard = {r.client: int(r.sent.scalars["number"]) for r in replies}
+            return dataclasses.replace(state, synced=state.synced | heard), self._spent(state, round)
         agreed, form = self.exchange_of(state), self._form(state.inner)
         groups, clear = self.divided(state.protected, agreed)
         terms = self.terms_of(agreed, groups)
@@ -234,8 +255,7 @@ class Selective(Algorithm[SelectiveState]):
             synced[reply.client] = int(reply.sent.scalars["number"])
         metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
         metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
-        if isinstance(method := self._method(), Spends):  # clients fold in replicas, whose metrics nobody sees
-            metrics |= method.spent(state.inner, round + 1)
+        metrics |= self._spent(state, round)
         release = tally.release(round, terms.key_id, LEAST, packets_least=False)
         if len(release.groups) < len(groups) or plain.count < LEAST:
             metrics["contributors"] = f"fewer than {LEAST} contributors; the model stays as it is"
@@ -250,6 +270,14 @@ class Selective(Algorithm[SelectiveState]):
             synced=synced,
         ), metrics
 
+    def _sums(self, round: int) -> bool:
+        return replica.summing(self._method()).sums(round)
+
+    def _spent(self, state: SelectiveState, round: int) -> Metrics:
+        """What the rounds so far came to: clients fold in replicas, whose metrics nobody sees."""
+        method = self._method()
+        return method.spent(state.inner, round + 1) if isinstance(method, Spends) else {}
+
     def global_model(self, state: SelectiveState) -> Tree:
         """The initialisation: the server knows of no other model."""
         return self.inner().global_model(state.inner)
@@ -258,39 +286,47 @@ class Selective(Algorithm[SelectiveState]):
         self, state: SelectiveState, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """The sums that each client has not seen."""
-        inner = isinstance(self.inner(), EvaluatesClients)
-        return ((client, self._news(state, client, None)) for client in (clients if inner else []))
+        return self._news(state, clients if isinstance(self.inner(), EvaluatesClients) else [], None, clients)
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges what the inner method judges, by the client's replica of its state."""
-        method = self._method()
-        _, _, state = self._state(packet, client)
-        sent = replica.evaluation_for(method, state, client)
-        assert sent is not None  # nobody is asked else
-        assert isinstance(method, EvaluatesClients)
-        return method.client_evaluate(sent, client)
+        method, (_, _, state) = self._method(), self._state(packet, client)
+        assert isinstance(method, EvaluatesClients)  # nobody is asked else
+        return method.client_evaluate(self._to_judge(packet, client, state), client)
+
+    def _to_judge(self, packet: Packet, client: Client, state: Any) -> Packet:
+        """What the inner method's server would have sent to be judged."""
+        found = replica.evaluation_for(self._method(), state, client, _told(packet))
+        assert found is not None  # nobody is asked else
+        return found
 
     # -- clients
 
     def _worked(self, packet: Packet, client: Client, *, remembered: bool) -> tuple[Exchange, Form, Any, Packet]:
-        """The replica's state and the inner method's reply, once a round."""
+        """The replica's state and the inner method's summand, once a round; nothing in a round without a sum."""
         agreed, form, state = self._state(packet, client)
-        replica.remember(client, state)
         client.memory[_NUMBER] = torch.tensor(int(packet.scalars["number"]))
         if not remembered and _REPLY in client.memory:
+            replica.remember(client, state)
             counters = {n: client.memory[f"{_REPLY}:{n}"] for n in form.counters}
-            reply = form.reply(client.memory[_REPLY], counters)
+            summand = form.summand(client.memory[_REPLY], counters)
             del client.memory[_REPLY]
-            return agreed, form, state, reply
+            return agreed, form, state, summand
         method = self._method()
-        reply = method.client_update(replica.packet_for(method, state, client), client)
+        sent, summing = replica.packet_for(method, state, client, _told(packet)), replica.summing(method)
+        reply = method.client_update(sent, client)
+        replica.remember(client, summing.replied(state, Reply(client.id, reply, sent=sent)))
+        if not summing.sums(client.round):
+            return agreed, form, state, Packet()
+        summand = summing.summand(state, sent, reply.cpu())
         if remembered:
-            client.memory[_REPLY] = form.vector(reply)
+            client.memory[_REPLY] = form.vector(summand)
             for name in form.counters:
-                client.memory[f"{_REPLY}:{name}"] = reply.tensors[name]
-        return agreed, form, state, reply
+                client.memory[f"{_REPLY}:{name}"] = summand.tensors[name]
+        return agreed, form, state, summand
 
     def _state(self, packet: Packet, client: Client) -> tuple[Exchange, Form, Any]:
+        """The agreement, and the client's replica of the state with all that is new."""
         method = self._method()
         first = replica.first_state(method, client.task, int(packet.scalars["seed"]))
         form, state = self._form(first), replica.recall_state(client, first)
@@ -313,7 +349,7 @@ class Selective(Algorithm[SelectiveState]):
                         " rotate keys between runs of this method"
                     )
                 mean = self._mean(Sealer(agreed, client), form, release, extra)
-                state = replica.moved(method, state, release.round, mean)
+                state = replica.summing(method).absorb(state, release.round, mean)
         return agreed, form, state
 
     def _mean(self, sealer: Sealer, form: Form, release: Release, extra: Packet) -> Packet:
@@ -325,11 +361,10 @@ class Selective(Algorithm[SelectiveState]):
             packets[clear] = agreed.fixed.mean(sums[:, :-2], sums[:, -2:-1]).float()
         for packet, mean in sealer.means(release):
             packets[packet] = mean
-        return form.reply(agreed.layout.joined(packets), dict(extra.tensors))
+        return form.summand(agreed.layout.joined(packets), dict(extra.tensors))
 
     def _weight(self, client: Client) -> float:
-        uniform = getattr(self.inner(), "weights", "examples") == "uniform"
-        return weight_of(len(client.data.train), None if uniform else self.most_examples)
+        return weight_of(len(client.data.train), None if replica.uniform(self.inner()) else self.most_examples)
 
     def _refuse_clipped(self, agreed: Exchange, form: Form, vector: Tensor) -> None:
         values = vector[: len(vector) - len(form.scalars)]  # a loss may be cut; the model may not
@@ -343,12 +378,11 @@ class Selective(Algorithm[SelectiveState]):
     # -- what both sides agree on
 
     def _method(self) -> Algorithm[Any]:
+        """The method whose state clients carry on."""
         return replica.whole(self.inner())
 
     def _form(self, inner: Any) -> Form:
-        method = self._method()
-        ((_, packet),) = method.configure(inner, 0, ["-"], torch.Generator())
-        return Form.of(method.reply_layout(inner, packet))
+        return Form.of(replica.summing(self._method()).summand_layout(inner))
 
     def _agreed(self, form: Form, contributors: int, run: str) -> Exchange:
         shapes = form.shapes()
@@ -370,15 +404,27 @@ class Selective(Algorithm[SelectiveState]):
         """What messages of packets are held to, for these positions."""
         return agreed.terms(entries=len(groups), most=len(groups), packets=agreed.per_ciphertext(), bound=False)
 
-    def _news(self, state: SelectiveState, client: ClientId, round: int | None) -> Packet:
-        seen, first = state.synced.get(client, 0), state.number - len(state.releases) + 1
-        blobs = {f"release{first + i}": raw(r) for i, r in enumerate(state.releases) if first + i > seen}
-        scalars: dict[str, Scalar] = {
+    def _news(
+        self, state: SelectiveState, cohort: Sequence[ClientId], round: int | None, clients: Sequence[ClientId]
+    ) -> Iterator[tuple[ClientId, Packet]]:
+        """What each of a cohort has to know, out of all clients."""
+        levels = replica.levels_for(self._method(), state.inner, round, clients)
+        first = state.number - len(state.releases) + 1
+        common: dict[str, Scalar] = {
             "seed": state.seed,
             "run": state.run,
             "contributors": state.contributors,
             "number": state.number,
         }
-        return Packet(
-            {}, scalars | ({} if round is None else {"round": round}), blobs | {"protected": raw(state.protected)}
-        )
+        if round is not None:
+            common["round"] = round
+        for client in cohort:
+            seen = state.synced.get(client, 0)
+            blobs = {f"release{first + i}": raw(r) for i, r in enumerate(state.releases) if first + i > seen}
+            own: dict[str, Scalar] = {"level": levels[client]} if client in levels else {}
+            yield client, Packet({}, common | own, blobs | {"protected": raw(state.protected)})
+
+
+def _told(packet: Packet) -> float | None:
+    """The level that a client was told, of a method that deals levels out."""
+    return float(packet.scalars["level"]) if "level" in packet.scalars else None

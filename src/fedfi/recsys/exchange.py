@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ from fedfi.recsys.many import train_many
 from fedfi.recsys.objective import LossName
 from fedfi.recsys.privacy import Release
 from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
-from fedfi.recsys.recommender import ItemRate, Recommender
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 from fedfi.recsys.single import train_one
 
 _HEAD = "head/"
@@ -106,6 +106,8 @@ class Exchange(Recommender[ExchangeState]):
 
     item_rate: ItemRate = 4.0
     loss: Annotated[LossName, Field(description="each example alone, or a positive against its negatives")] = "bce"
+
+    refused: ClassVar[Mapping[str, str]] = TABLES_NOT_PRIVATE
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -251,35 +253,78 @@ class Exchange(Recommender[ExchangeState]):
         tables: dict[ClientId, Tensor] = {}
         took = 0
         for reply in replies:
-            if reply.sent.scalars["new"]:
-                took += plan.keeps and reply.client in received
-                received[reply.client] = state.version
+            took += self._note(state.version, reply, received, releases)
             if reply.sent.scalars["upload"]:
-                mean.add(reply.packet.tensors)
+                mean.add(self.summand(state, reply.sent, reply.packet).tensors)
                 subspace = int(reply.sent.scalars.get("subspace", 0))
                 if plan.graph is not None:
                     tables[reply.client] = reply.packet.tensors["items"].clone()
                 loss, count = loss + float(reply.packet.scalars.get("loss", 0.0)), count + 1
-                if plan.release is not None:
-                    releases[reply.client] = releases.get(reply.client, 0) + 1
-        taken: Metrics = {"means/taken": float(took)} if took else {}
+        state = replace(state, received=received, releases=releases)
+        metrics: Metrics = {"means/taken": float(took)} if took else {}
         if not count:
-            return replace(state, received=received), taken
-        new, personal, items = mean.mean(), state.personal, state.mean["items"]
-        if plan.release is not None:
-            new["items"] = items + new["items"]
+            return state, metrics
+        new, items = mean.mean(), state.mean["items"]
         if plan.rank is not None:
             new["items"] = items + new["items"] @ random_subspace(items.shape[1], plan.rank, subspace).T
         if plan.graph is not None:
             row = {client: i for i, client in enumerate(state.clients)}
             spread = plan.graph.spread(torch.stack(list(tables.values())))
-            new["items"], personal = spread.mean(0), personal.clone()
+            new["items"], personal = spread.mean(0), state.personal.clone()
             personal[[row[client] for client in tables]] = spread
-        metrics: Metrics = {"train/loss": loss / count} if plan.release is None else {}
-        if plan.release is not None:
+            state = replace(state, personal=personal)
+        if plan.release is None:
+            metrics["train/loss"] = loss / count
+        else:
             metrics |= plan.release.spent(max(releases.values()))
-        version = state.version + 1
-        return ExchangeState(new, version, received, personal, state.clients, releases), taken | metrics
+        return self.absorb(state, round, Packet(new)), metrics
+
+    def sums(self, round: int) -> bool:
+        """In rounds of exchange."""
+        return self.plan().uploads(round)
+
+    def summand_layout(self, state: ExchangeState) -> Layout:
+        """A table, and the shared parts of a head."""
+        return Layout.like(state.mean)
+
+    def least_bits(self) -> int:
+        """Any will do."""
+        return 0
+
+    def summand(self, state: ExchangeState, sent: Packet, reply: Packet) -> Packet:
+        """The reply but for its loss."""
+        return Packet(reply.tensors)
+
+    def replied(self, state: ExchangeState, reply: Reply) -> ExchangeState:
+        """Which mean the client has, and how much it has released."""
+        received, releases = dict(state.received), dict(state.releases)
+        self._note(state.version, reply, received, releases)
+        return replace(state, received=received, releases=releases)
+
+    def absorb(self, state: ExchangeState, round: int, mean: Packet) -> ExchangeState:
+        """The next version of the mean; a private one is a change of the last."""
+        new = dict(mean.tensors)
+        if self.plan().release is not None:
+            new["items"] = state.mean["items"] + new["items"]
+        return replace(state, mean=new, version=state.version + 1)
+
+    def spent(self, state: ExchangeState, rounds: int) -> Metrics:
+        """What a client has given away that took part in all of so many rounds; nothing where tables are not private.
+
+        See `fedfi.recsys.privacy`.
+        """
+        plan = self.plan()
+        return {} if plan.release is None else dict(plan.release.spent(sum(map(plan.uploads, range(rounds)))))
+
+    def _note(self, version: int, reply: Reply, received: dict[ClientId, int], releases: dict[ClientId, int]) -> bool:
+        """Writes down what a reply says of its client; returns whether it has taken a mean into a table of its own."""
+        plan, took = self.plan(), False
+        if reply.sent.scalars["new"]:
+            took = plan.keeps and reply.client in received
+            received[reply.client] = version
+        if reply.sent.scalars["upload"] and plan.release is not None:
+            releases[reply.client] = releases.get(reply.client, 0) + 1
+        return took
 
     def global_model(self, state: ExchangeState) -> Tree:
         """The newest mean."""

@@ -21,9 +21,9 @@ runs over a set, so the order of a recommendation list is lost there; here ranks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from pydantic import Field
@@ -41,7 +41,7 @@ from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import BACKBONES
 from fedfi.recsys.many import train_many
 from fedfi.recsys.recipe import recipe_of
-from fedfi.recsys.recommender import ItemRate, Recommender
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 from fedfi.recsys.single import train_one
 
 _BACKBONE = BACKBONES["mf"]
@@ -75,6 +75,8 @@ class FedCIA(Recommender[FedCIAState]):
     align_rate: Annotated[float, Field(gt=0, description="step size towards the mean similarity")] = 0.1
     noise: Annotated[float, Field(ge=0, description="scale of Laplace noise on what is sent")] = 0.0
 
+    refused: ClassVar[Mapping[str, str]] = TABLES_NOT_PRIVATE
+
     def init(self, task: Task, rng: torch.Generator) -> FedCIAState:
         """A fresh table."""
         recipe_of(task, 0, self.item_rate)
@@ -85,7 +87,7 @@ class FedCIA(Recommender[FedCIAState]):
         self, state: FedCIAState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Sends the first table at first, the similarities in the round after an exchange."""
-        upload = (round + 1) % self.interval == 0
+        upload = self.sums(round)
         align = state.version > 0 and round % self.interval == 0
         tensors = {"similarity": state.similarity} if align else {}
         scalars = {"upload": upload, "align": align}
@@ -154,13 +156,36 @@ class FedCIA(Recommender[FedCIAState]):
         for reply in replies:
             begun[reply.client] = True
             if reply.sent.scalars["upload"]:
-                mean.add(reply.packet.tensors)
+                mean.add(self.summand(state, reply.sent, reply.packet).tensors)
                 loss, count = loss + float(reply.packet.scalars["loss"]), count + 1
         state = replace(state, begun=begun)
         if not count:
             return state, {}
-        similarity = mean.mean()["similarity"]
-        return replace(state, similarity=similarity, version=state.version + 1), {"train/loss": loss / count}
+        return self.absorb(state, round, Packet(mean.mean())), {"train/loss": loss / count}
+
+    def sums(self, round: int) -> bool:
+        """In rounds of exchange."""
+        return (round + 1) % self.interval == 0
+
+    def summand_layout(self, state: FedCIAState) -> Layout:
+        """Similarities."""
+        return Layout.like({"similarity": state.similarity})
+
+    def least_bits(self) -> int:
+        """Any will do."""
+        return 0
+
+    def summand(self, state: FedCIAState, sent: Packet, reply: Packet) -> Packet:
+        """The reply but for its loss."""
+        return Packet(reply.tensors)
+
+    def replied(self, state: FedCIAState, reply: Reply) -> FedCIAState:
+        """That the client has begun."""
+        return replace(state, begun={**state.begun, reply.client: True})
+
+    def absorb(self, state: FedCIAState, round: int, mean: Packet) -> FedCIAState:
+        """The next version of the mean."""
+        return replace(state, similarity=mean.tensors["similarity"], version=state.version + 1)
 
     def global_model(self, state: FedCIAState) -> Tree:
         """The mean similarities."""

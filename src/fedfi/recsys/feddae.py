@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
@@ -41,7 +41,7 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.recipe import own_ratings, ratings_of
-from fedfi.recsys.recommender import Recommender
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, Recommender
 from fedfi.recsys.single import clip_factor
 
 
@@ -59,6 +59,10 @@ class FedDAE(Recommender[FedDAEState]):
 
     dropout: Annotated[float, Field(ge=0, lt=1, description="share of a user's items hidden from the encoders")] = 0.5
     kl: Annotated[float, Field(ge=0, description="beta, weight of the divergence from the prior")] = 0.0
+
+    linear: ClassVar[bool] = True
+    weights: ClassVar[Literal["uniform"]] = "uniform"
+    refused: ClassVar[Mapping[str, str]] = TABLES_NOT_PRIVATE
 
     def init(self, task: Task, rng: torch.Generator) -> FedDAEState:
         """A fresh shared encoder and decoder."""

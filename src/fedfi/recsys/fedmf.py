@@ -8,7 +8,7 @@
 
 Deviations: the paper sends encrypted gradients of single squared errors on ratings; here, as in all comparisons of
 personalised recommenders, clients train a round on implicit feedback with drawn negatives and send their tables, which
-are averaged. Encryption is not part of the method's accuracy and is left out. A client ranks by the newest mean.
+are averaged. Encryption is left out here, and is what `[algorithm.encrypted]` adds. A client ranks by the newest mean.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ users share, whatever `[model] scale` says of the shared one. The step size of b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
@@ -42,7 +42,7 @@ from fedfi.numerics.steady import elementwise, matmul
 from fedfi.recsys import many, single
 from fedfi.recsys.backbones import LinearHead
 from fedfi.recsys.recipe import Recipe, recipe_of
-from fedfi.recsys.recommender import ItemRate, Recommender
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,10 @@ class FedRAP(Recommender[FedRAPState]):
     item_rate: ItemRate = 4.0
     independence: Annotated[float, Field(ge=0, description="lambda, weight of the difference of the tables")] = 0.1
     sparsity: Annotated[float, Field(ge=0, description="mu, weight of the shared table's absolute values")] = 0.01
+
+    linear: ClassVar[bool] = True
+    weights: ClassVar[Literal["uniform"]] = "uniform"
+    refused: ClassVar[Mapping[str, str]] = TABLES_NOT_PRIVATE
 
     def init(self, task: Task, rng: torch.Generator) -> FedRAPState:
         """A fresh shared table."""

@@ -94,6 +94,9 @@ class FedRKG(Exchange):
     delta: Annotated[float, Field(gt=0, lt=1, description="delta of the privacy that is reported")] = 1e-5
     source: Annotated[Source, Field(description="where noise comes from: keyed can be repeated and undone")] = "keyed"
 
+    refused: ClassVar[Mapping[str, str]] = {
+        "private": "it makes its tables private by itself (nearest valid: its own options clip and noise)"
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"interval": 100, "beta": 0.99, "item_rate": 80.0, "gate_rate": 1e-4},
     }

@@ -16,7 +16,8 @@ network. The regulariser's step follows that of the loss and is not clipped. The
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -29,6 +30,7 @@ from fedfi.federation.packet import Tree
 from fedfi.recsys.backbones import BackboneName
 from fedfi.recsys.exchange import Exchange, Plan
 from fedfi.recsys.graph import Graph
+from fedfi.recsys.recommender import TABLES_NOT_PRIVATE
 from fedfi.recsys.replacement import replace_many
 
 
@@ -36,6 +38,11 @@ from fedfi.recsys.replacement import replace_many
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class GPFedRec(Exchange):
     """Local training from the mean, pulled to a table that comes from similar users."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        **TABLES_NOT_PRIVATE,
+        "encrypted": "its server compares the clients' tables, of which a sum tells nothing",
+    }
 
     backbone: Annotated[BackboneName, Field(description="scoring function")] = "pfedrec"
     neighbours: Annotated[int, Field(ge=0, description="similar clients that count, itself too; 0 = by threshold")] = 0

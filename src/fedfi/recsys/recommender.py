@@ -24,6 +24,12 @@ ItemRate = Annotated[
     float, Field(gt=0, description="step size of the item table, in units of learning_rate * number of items")
 ]
 
+TABLES_NOT_PRIVATE: Mapping[str, str] = {
+    "private": "what its clients send are tables and not updates, which clipping would destroy"
+    " (nearest valid: fedrkg, whose own options clip and noise make its tables private)"
+}
+"""Why `Algorithm.refused` wrappers may not stand around a method whose clients send tables."""
+
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
 class Recommender(Algorithm[State]):

@@ -57,6 +57,9 @@ Options beyond the paper:
 - `ratio = "width"` takes gamma as the width of a network and keeps as many parameters as a network of that width has.
 - A model may rank parameters in several pools, each with its own ceil(gamma d); RoBERTa has FIARSE's three.
 
+Under `Encrypted` a client has its average, and a copy of the model, to itself; estimates are added up, in ciphertexts,
+only where a mask may come from those of others. `Private` stands around it at a trusted server (`leaks`, `stepped`).
+
 The masking error reported is the sum of Eq. 4 with the newest averages as F, at the weights that the masks were taken
 from. Its scale is that of the estimates (`fisher_samples = "batch"` squares means over a batch), so it is meant to be
 compared with the same sum for magnitude's mask, which stands beside it.
@@ -91,13 +94,25 @@ from fedfi.numerics.selection import unpack_bits
 from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.diagnostics import MaskDiagnostics
 from fedfi.submodel.holders import HolderMean
-from fedfi.submodel.importance import Averages, Averaging, WarmStart, score
+from fedfi.submodel.importance import DIGIT_BITS, Averages, Averaging, Round, WarmStart, divided, score, undivided
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.maskable import check_maskable
-from fedfi.submodel.masked import receive, returned, send, sent_mask, threshold_factor, train_masked
+from fedfi.submodel.masked import (
+    add_mean,
+    receive,
+    returned,
+    send,
+    sent_mask,
+    summand,
+    summand_layout,
+    threshold_factor,
+    train_masked,
+)
 from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.ranking import Scope, best, pool_thresholds, spread
 from fedfi.submodel.sizing import fractions
+
+_FISHER = ("fisher:high", "fisher:middle", "fisher:low")
 
 
 @dataclass(frozen=True)
@@ -205,9 +220,22 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         self, state: FedFIbOSState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Lines 4 to 8: each sampled client gets the submodel of its capacity."""
-        levels = self.assigned(clients, state.assignment, round)
-        for client in self.sample(clients, rng):
-            yield client, self._submodel(state, client, levels[client])
+        levels = self.dealt(state, round, clients)
+        return ((c, self.packet_of(state, c, levels[c], rng)) for c in self.sample(clients, rng))
+
+    def dealt(self, state: FedFIbOSState, round: int | None, clients: Sequence[ClientId]) -> Mapping[ClientId, float]:
+        """The level of each client."""
+        return self.assigned(clients, state.assignment, round)
+
+    def packet_of(self, state: FedFIbOSState, client: ClientId, level: float, rng: torch.Generator) -> Packet:
+        """The submodel of a client, by its own average where it has one."""
+        packet = send(state.model, self._mask(state, self._importance(state, client), level), {"ratio": level})
+        if not self.threshold_factor:
+            return packet
+        size = state.model.pool.abs()
+        largest = best(state.model.layout, size, state.fractions[level], scope="global")
+        values = pool_thresholds(state.model.layout, size, largest)
+        return replace(packet, tensors={**packet.tensors, "thresholds": values})
 
     def reply_layout(self, state: FedFIbOSState, packet: Packet) -> Layout:
         """The update of what was sent, and a Fisher value for each entry that the client measures."""
@@ -243,8 +271,8 @@ class FedFIbOS(Leveled[FedFIbOSState]):
     ) -> tuple[FedFIbOSState, Metrics]:
         """Lines 19 to 23: the mean update, and the averages of the clients that took part."""
         mean, loss = HolderMean(state.model, self.aggregation, self.start), WeightedMean()
-        averages = state.averages.begin(own=self.fisher != "global")
-        averaging, levels, masks = Averaging(self.ema, self.warm_start), dict(state.levels), {}
+        averages, averaging = self._begun(state), self._averaging
+        levels, masks = dict(state.levels), {}
         for reply in replies:
             masks[reply.client] = reply.sent.blobs["mask"]
             levels[reply.client] = float(reply.sent.scalars["ratio"])
@@ -256,6 +284,68 @@ class FedFIbOS(Leveled[FedFIbOSState]):
             state, model=mean.next(self.server_learning_rate), averages=averages.end(averaging), levels=levels
         )
         return after, {"train/loss": loss.scalar("loss")} | self._diagnosed(state, after, masks)
+
+    def sums(self, round: int) -> bool:
+        """In every round."""
+        return True
+
+    def summand_layout(self, state: FedFIbOSState) -> Layout:
+        """See `summand`."""
+        layout, pool = summand_layout(state.model), ((state.model.layout.pool,), torch.float32)
+        return replace(
+            layout, tensors={**layout.tensors, **dict.fromkeys(_FISHER if self._shares_fisher else (), pool)}
+        )
+
+    def least_bits(self) -> int:
+        """Those of a digit of Fisher values, where they are summed."""
+        return DIGIT_BITS if self._shares_fisher else 0
+
+    def summand(self, state: FedFIbOSState, sent: Packet, reply: Packet) -> Packet:
+        """The dense update and what was held; where clients need the shared average, the estimate of Fisher values."""
+        tensors = summand(state.model, sent, reply)
+        if self._shares_fisher:
+            estimate, _ = self._estimate(reply, unpack_bits(sent.blobs["mask"], state.model.layout.pool))
+            tensors |= zip(_FISHER, divided(estimate), strict=True)
+        return Packet(tensors)
+
+    def replied(self, state: FedFIbOSState, reply: Reply) -> FedFIbOSState:
+        """The client's own average, and its level."""
+        averages, mask = self._begun(state), unpack_bits(reply.sent.blobs["mask"], state.model.layout.pool)
+        averages.add(reply.client, *self._estimate(reply.packet, mask), self._averaging)
+        levels = state.levels | {reply.client: float(reply.sent.scalars["ratio"])}
+        return replace(state, averages=averages.kept(), levels=levels)
+
+    def absorb(self, state: FedFIbOSState, round: int, mean: Packet) -> FedFIbOSState:
+        """The mean update, and the average that all share, as far as masks need it."""
+        over = HolderMean(state.model, self.aggregation, self.start)
+        add_mean(over, state.model, mean.tensors)
+        averages = state.averages
+        if self._shares_fisher:
+            pooled, held = undivided([mean.tensors[n] for n in _FISHER]), mean.tensors["held"]
+            seen = held > 0 if self.fisher == "active" and not bool((held > 0).all()) else None
+            pooled = pooled / held.where(held > 0, 1) if self.fisher == "active" else pooled
+            averages = averages.following(pooled, seen, self._averaging)
+        return replace(state, model=over.next(self.server_learning_rate), averages=averages)
+
+    def stepped(self, state: FedFIbOSState, update: Tensor) -> FedFIbOSState:
+        """The model moved by a mean update over all clients; buffers and averages stay."""
+        over = HolderMean(state.model, "plain")
+        over.add_dense(update, torch.zeros_like(update), {})
+        return replace(state, model=over.next(self.server_learning_rate))
+
+    def leaks(self) -> str:
+        """Options under which more than the sum of updates reaches other clients."""
+        if self.aggregation != "plain":
+            return "how many hold an entry tells of their data (nearest valid: aggregation = 'plain')"
+        if self.start != "full":
+            return "updates hold the weights off the mask, which clipping would cut (nearest valid: start = 'full')"
+        if self.fisher_bits == 8:
+            return "the scale of Fisher values would be written down (nearest valid: fisher_bits = 32)"
+        if not self._shares_fisher:
+            return ""
+        nearest = "fisher = 'dense'" if self.fisher == "global" else "blend = 0"
+        nearest = nearest if self.first_mask == "magnitude" else "first_mask = 'magnitude'"
+        return f"masks would come from what others have measured, without noise (nearest valid: {nearest})"
 
     def global_model(self, state: FedFIbOSState) -> Tree:
         """The full model."""
@@ -283,8 +373,8 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         self, state: FedFIbOSState, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Every client gets the submodel that it would train."""
-        levels = self.assigned(clients, state.assignment, None)
-        return ((client, self._submodel(state, client, levels[client])) for client in clients)
+        levels = self.dealt(state, None, clients)
+        return ((c, self.packet_of(state, c, levels[c], rng)) for c in clients)
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's own submodel on its own test examples (matched local)."""
@@ -295,14 +385,19 @@ class FedFIbOS(Leveled[FedFIbOSState]):
     def _measures_all(self) -> bool:
         return self.fisher in ("dense", "global")
 
-    def _submodel(self, state: FedFIbOSState, client: ClientId, ratio: float) -> Packet:
-        packet = send(state.model, self._mask(state, self._importance(state, client), ratio), {"ratio": ratio})
-        if not self.threshold_factor:
-            return packet
-        size = state.model.pool.abs()
-        largest = best(state.model.layout, size, state.fractions[ratio], scope="global")
-        values = pool_thresholds(state.model.layout, size, largest)
-        return replace(packet, tensors={**packet.tensors, "thresholds": values})
+    @property
+    def _shares_fisher(self) -> bool:
+        """Whether a mask may come from what others have measured."""
+        if self.score == "magnitude":
+            return False
+        return self.first_mask == "shared" or self.fisher == "global" or self.blend > 0
+
+    @property
+    def _averaging(self) -> Averaging:
+        return Averaging(self.ema, self.warm_start)
+
+    def _begun(self, state: FedFIbOSState) -> Round:
+        return state.averages.begin(own=self.fisher != "global")
 
     def _mask(self, state: FedFIbOSState, importance: Tensor, ratio: float) -> Tensor:
         return self._select(score(self.score, importance, state.model.pool), ratio, state)

@@ -55,11 +55,33 @@ class HolderMean:
             weight: Its weight in the means.
             parts: Which entries of a buffer these values are (masks of the buffer's shape); by default all.
         """
-        self._sum += torch.zeros_like(self._sum).masked_scatter_(mask, update.to(self._sum.dtype) * weight)
-        self.count += mask * weight
+        dense = torch.zeros_like(self._sum).masked_scatter_(mask, update.to(self._sum.dtype))
+        self.add_dense(dense, mask, buffers, weight=weight, parts=parts)
+
+    def add_dense(
+        self,
+        update: Tensor,
+        held: Tensor,
+        buffers: Mapping[str, Tensor],
+        *,
+        weight: float = 1.0,
+        parts: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Adds one client, or the mean of many as if it were one.
+
+        Args:
+            update: Start minus end of all entries `[size]`, zero where nothing is held.
+            held: Which entries are held, or the share of clients that hold them `[size]`.
+            buffers: As `add`.
+            weight: As `add`.
+            parts: As `add`.
+        """
+        share = held.to(self._sum.dtype)
+        self._sum += update * weight
+        self.count += share * weight
         self._weight += weight
         if self._start == "masked" and self._divide == "plain":
-            self._sum += self._model.vector * ~mask * weight
+            self._sum += self._model.vector * (1 - share) * weight
         for name, value in buffers.items():
             part = parts[name] if parts else torch.ones(self._buffers[name].shape, dtype=torch.bool)
             total = self._buffers[name]

@@ -7,7 +7,7 @@ is |x_0| times a scale. Shapes are `[pool]`, the selectable entries of the model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,6 +17,10 @@ from fedfi.federation.rows import RowStore, Storage
 
 WarmStart = Literal["replace", "rescale", "raw"]
 UNSEEN = -1.0
+DIGIT_BITS = 16
+"""Binary digits after the point of what `divided` makes."""
+
+_SCALES, _GRAIN = (2.0**-12, 2.0**4, 2.0**20), 2.0**-DIGIT_BITS
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,14 @@ class Averages:
             mean += self.own(client) / len(clients)
         return mean
 
+    def following(self, pooled: Tensor, seen: Tensor | None, averaging: Averaging) -> Averages:
+        """These averages after the shared one has taken in a round's mean estimate; `seen` says of which entries."""
+        scale = self.shared_scale
+        if bool((self.shared < 0).all()):
+            scale = averaging.first_scale(pooled, seen, self.prior)
+        shared = averaging.update(self.shared, pooled, seen, self.prior, scale)
+        return replace(self, shared=shared, shared_scale=scale)
+
     def begin(self, own: bool) -> Round:
         """Starts a round; what it adds reaches these averages only by `Round.end`.
 
@@ -130,14 +142,15 @@ class Round:
         stored = self._rows.read(client) if client in self._rows else None
         self._rows.write(client, averaging.update(stored, estimate, observed, prior, self._scales[client]))
 
+    def kept(self) -> Averages:
+        """The averages after the round, but for the shared one, which stays."""
+        return replace(self._before, rows=self._rows, scales=self._scales)
+
     def end(self, averaging: Averaging) -> Averages:
         """The averages after the round."""
-        before, count = self._before, self._count
-        pooled, seen = self._total / count.clamp(min=1), None if bool((count > 0).all()) else count > 0
-        first = bool((before.shared < 0).all())
-        scale = averaging.first_scale(pooled, seen, before.prior) if first else before.shared_scale
-        shared = averaging.update(before.shared, pooled, seen, before.prior, scale)
-        return Averages(before.prior, shared, scale, self._rows, self._scales)
+        count = self._count
+        seen = None if bool((count > 0).all()) else count > 0
+        return self.kept().following(self._total / count.clamp(min=1), seen, averaging)
 
 
 def resolve(stored: Tensor, prior: Tensor, scale: float) -> Tensor:
@@ -150,3 +163,24 @@ def score(kind: Literal["fisher", "fisher2x2", "magnitude"], importance: Tensor,
     if kind == "fisher":
         return importance
     return weights.abs() if kind == "magnitude" else importance * weights.abs()
+
+
+def divided(estimate: Tensor) -> list[Tensor]:
+    """An estimate as three vectors of digits, from the highest to the lowest, all but the last multiples of 2^-16.
+
+    Fisher values span more decades than a fixed point that is made for weights. The means of these vectors in such a
+    fixed point, of numbers up to 8, tell the mean of estimates up to 2^15, with twenty more binary digits.
+    """
+    digits, rest = [], estimate.double()
+    for scale in _SCALES[:-1]:
+        digits.append((rest * scale / _GRAIN).round() * _GRAIN)
+        rest = rest - digits[-1] / scale
+    return [d.float() for d in (*digits, rest * _SCALES[-1])]
+
+
+def undivided(digits: Sequence[Tensor]) -> Tensor:
+    """The inverse of `divided`, float32."""
+    total = torch.zeros_like(digits[0], dtype=torch.float64)
+    for part, scale in zip(digits, _SCALES, strict=True):
+        total += part.double() / scale
+    return total.float()

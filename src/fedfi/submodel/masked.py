@@ -1,4 +1,4 @@
-"""Submodels by an unstructured mask: how they travel, and how they are trained.
+"""Submodels by an unstructured mask: how they travel, how they are trained, and what of them can be summed unseen.
 
 The mask covers the vector's selectable entries (`VectorLayout.pool`); the others, such as parameters of normalisation
 layers, are always kept and trained. Only kept values travel: the forward pass runs at x * M, so a client has no use
@@ -17,6 +17,7 @@ from fedfi.federation.packet import Layout, Packet, Scalar, Tree
 from fedfi.federation.training import Gradient, Trained, mean_loss_gradient, train_locally
 from fedfi.federation.workbench import Workbench
 from fedfi.numerics.selection import pack_bits, unpack_bits
+from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.model import Model, marked, unmarked
 
 
@@ -49,6 +50,28 @@ def returned(model: Model, packet: Packet) -> Layout:
     """The layout of what a client sends back of a submodel: the update of what it holds, and the buffers."""
     update = {"update": packet.tensors["kept"]}
     return Layout.like(update | marked({n: model.constants[n] for n in model.buffers}))
+
+
+def summand_layout(model: Model) -> Layout:
+    """The layout of what all clients can add up, whatever they hold: `summand`."""
+    return Layout.like(
+        {"update": model.vector, "held": model.pool} | marked({n: model.constants[n] for n in model.buffers})
+    )
+
+
+def summand(model: Model, sent: Packet, reply: Packet) -> Tree:
+    """A reply as a vector of the whole model: the update, zero off the mask, the mask as numbers, and the buffers.
+
+    The quotient of the sums of update and mask is the mean over those that hold an entry.
+    """
+    mask = unpack_bits(sent.blobs["mask"], model.layout.pool)
+    update = torch.zeros_like(model.vector).masked_scatter_(model.whole(mask), reply.tensors["update"])
+    return {"update": update, "held": mask.to(update.dtype)} | marked(unmarked(reply.tensors))
+
+
+def add_mean(mean: HolderMean, model: Model, summands: Mapping[str, Tensor]) -> None:
+    """Adds the mean of many clients' summands."""
+    mean.add_dense(summands["update"], model.whole(summands["held"]), unmarked(summands))
 
 
 def train_masked(

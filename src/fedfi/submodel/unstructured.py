@@ -29,7 +29,7 @@ from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.maskable import check_maskable
-from fedfi.submodel.masked import receive, returned, send, sent_mask
+from fedfi.submodel.masked import add_mean, receive, returned, send, sent_mask, summand, summand_layout
 from fedfi.submodel.model import Model, unmarked
 from fedfi.submodel.sizing import fractions
 
@@ -86,7 +86,18 @@ class Unstructured(Leveled[UnstructuredState]):
         self, state: UnstructuredState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Each sampled client gets the submodel of its capacity."""
-        return self._submodels(state, self.sample(clients, rng), self.assigned(clients, state.assignment, round), rng)
+        levels = self.dealt(state, round, clients)
+        return ((c, self.packet_of(state, c, levels[c], rng)) for c in self.sample(clients, rng))
+
+    def dealt(
+        self, state: UnstructuredState, round: int | None, clients: Sequence[ClientId]
+    ) -> Mapping[ClientId, float]:
+        """The level of each client."""
+        return self.assigned(clients, state.assignment, round)
+
+    def packet_of(self, state: UnstructuredState, client: ClientId, level: float, rng: torch.Generator) -> Packet:
+        """The submodel of a level."""
+        return send(state.model, self.mask(state.model, state.fractions[level], rng), {"ratio": level})
 
     def reply_layout(self, state: UnstructuredState, packet: Packet) -> Layout:
         """The update of what was sent, the loss and the number of examples."""
@@ -108,6 +119,32 @@ class Unstructured(Leveled[UnstructuredState]):
             mean.add(sent_mask(reply.sent, state.model), tensors["update"], unmarked(tensors))
             loss.add_scalar("loss", scalars["loss"], float(scalars["examples"]))
         return replace(state, model=mean.next(self.server_learning_rate)), {"train/loss": loss.scalar("loss")}
+
+    def sums(self, round: int) -> bool:
+        """In every round."""
+        return True
+
+    def summand_layout(self, state: UnstructuredState) -> Layout:
+        """See `masked.summand`."""
+        return summand_layout(state.model)
+
+    def least_bits(self) -> int:
+        """Any will do."""
+        return 0
+
+    def summand(self, state: UnstructuredState, sent: Packet, reply: Packet) -> Packet:
+        """The dense update, and what was held."""
+        return Packet(summand(state.model, sent, reply))
+
+    def replied(self, state: UnstructuredState, reply: Reply) -> UnstructuredState:
+        """The state as it is: it keeps nothing of single clients."""
+        return state
+
+    def absorb(self, state: UnstructuredState, round: int, mean: Packet) -> UnstructuredState:
+        """The mean update of each entry over its holders."""
+        over = HolderMean(state.model)
+        add_mean(over, state.model, mean.tensors)
+        return replace(state, model=over.next(self.server_learning_rate))
 
     def global_model(self, state: UnstructuredState) -> Tree:
         """The full model."""
@@ -131,21 +168,10 @@ class Unstructured(Leveled[UnstructuredState]):
         self, state: UnstructuredState, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
         """Every client gets a submodel of its capacity."""
-        return self._submodels(state, clients, self.assigned(clients, state.assignment, None), rng)
+        levels = self.dealt(state, None, clients)
+        return ((c, self.packet_of(state, c, levels[c], rng)) for c in clients)
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's submodel on its own test examples (matched local)."""
         receive(packet, client.workbench)
         return evaluate_workbench(client)
-
-    def _submodels(
-        self,
-        state: UnstructuredState,
-        clients: Sequence[ClientId],
-        levels: Mapping[ClientId, float],
-        rng: torch.Generator,
-    ) -> Iterator[tuple[ClientId, Packet]]:
-        for client in clients:
-            ratio = levels[client]
-            mask = self.mask(state.model, state.fractions[ratio], rng)
-            yield client, send(state.model, mask, {"ratio": ratio})
