@@ -38,7 +38,7 @@ from fedfi.federation.workbench import Workbench, fresh_workbench
 
 
 def audit(
-    directory: Path, *, overrides: Sequence[str] = (), rounds: int = 1, clients: int = 3, iterations: int = 300
+    directory: Path, *, overrides: Sequence[str] = (), rounds: int = 1, clients: int = 3, iterations: int = 600
 ) -> Audit:
     """Audits a run.
 
@@ -72,7 +72,7 @@ def attacked(
     found.table["known/share"] = sum(float(v.known.double().mean()) for v in shown) / max(1, len(shown))
     _labels(found, shown, task, seed)
     _inversions(found, shown[:clients], task, bench, seed, iterations)
-    scores = [m for v in shown if (m := _membership(v, task, bench)) is not None]
+    scores = [m for v in shown if bool(v.known.any()) and (m := _membership(v, task, bench)) is not None]
     if scores:
         found.table["membership/auc"] = sum(scores) / len(scores)
     return found
@@ -153,11 +153,14 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
             tuple(inputs.shape[1:]),
             targets,  # given to the attack, which is its best case
             iterations=iterations,
+            bounds=_bounds(examples.dataset),
             rng=keyed_generator(seed, "audit", view.client, view.round),
         )
         found.table["inversion/distance"] = max(found.table.get("inversion/distance", 0.0), result.distance)
+        told = bool(view.known.any())  # else there are pictures of the blind guess, and nothing to score
         for guess in result.inputs:
-            scores.append(_scored(found, view, guess, inputs, examples.dataset))
+            score = _scored(found, view, guess, inputs, examples.dataset)
+            scores += [score] if told else []
     if scores:
         for i, key in enumerate(("inversion/psnr", "inversion/ssim")):
             values = [s[i] for s in scores if not math.isnan(s[i])]
@@ -195,6 +198,14 @@ def _membership(view: View, task: Task, bench: Workbench) -> float | None:
 def _named(view: View, bench: Workbench) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     layout = bench.layout
     return {n: view.start[n] for n in layout.names}, layout.split(view.change), layout.split(view.known)
+
+
+def _bounds(data: Dataset) -> tuple[Tensor, Tensor] | None:
+    """The smallest and largest model input that an image can be, by channel; None for what is no image."""
+    if data.spec.kind != "image":
+        return None
+    mean, std = (torch.tensor(v) if t is None else t.view(-1, 1, 1) for t, v in ((data.mean, 0.0), (data.std, 1.0)))
+    return -mean / std, (1 - mean) / std
 
 
 def _pixels(image: Tensor, data: Dataset) -> Tensor:

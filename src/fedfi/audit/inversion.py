@@ -5,6 +5,7 @@
 | 1 - cosine(gradient of x, observed), Eq. 4 | `_distance`, over the entries that are known |
 | total variation of the image | `variation` |
 | signed gradients, Adam, step decay | `invert` |
+| the search stays among images: pixels of 0 to 1 | `bounds` |
 | labels are known (Zhao et al., iDLG, 2020, read them off the update) | given: the best case for the attack |
 
 An update of several steps is attacked as one gradient, which it is up to curvature. Entries that are not known take no
@@ -46,9 +47,10 @@ def invert(
     shape: tuple[int, ...],
     targets: Tensor,
     *,
-    iterations: int = 300,
+    iterations: int = 600,
     rate: float = 0.1,
-    variation: float = 1e-4,
+    variation: float = 1e-2,
+    bounds: tuple[Tensor, Tensor] | None = None,
     rng: torch.Generator,
 ) -> Inversion:
     """Searches the inputs whose gradient points where the update does.
@@ -64,6 +66,7 @@ def invert(
         iterations: Steps of the search.
         rate: Its step size.
         variation: Weight of the total variation (images).
+        bounds: Smallest and largest value of an input, of shapes that spread over it; None: any value may be.
         rng: Source of the first guess.
     """
     guess = torch.randn((len(targets), *shape), generator=rng)
@@ -85,6 +88,9 @@ def invert(
         guess.grad = slope.sign()
         optimizer.step()
         schedule.step()
+        if bounds:  # a network with norms hardly sees brightness and contrast, so that values would wander off
+            with torch.no_grad():
+                guess.clamp_(*bounds)
     return Inversion(guess.detach(), float(distance.detach()))
 
 

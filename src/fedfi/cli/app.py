@@ -268,7 +268,7 @@ def audit(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that are observed.")] = 1,
     clients: Annotated[int, typer.Option(min=1, help="Clients whose examples are reconstructed.")] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Steps of each reconstruction.")] = 300,
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of each reconstruction.")] = 600,
     quiet: _Quiet = False,
 ) -> None:
     """Attack what the server of a run sees: inputs, labels, membership.
