@@ -12,6 +12,7 @@ from typing import Any
 from fedfi.data import available
 from fedfi.federation.divergence import short
 from fedfi.federation.loop import Observer
+from fedfi.printing import unheeded
 
 _SECONDS = 30.0
 _PARTS = 10
@@ -32,6 +33,12 @@ def progress(rounds: int, done: int = 0, *, quiet: bool = False, unit: str = "ro
     if quiet:
         yield lambda line: None
         return
+    with unheeded(), _shown(rounds, done, unit) as observe:
+        yield observe
+
+
+@contextmanager
+def _shown(rounds: int, done: int, unit: str) -> Iterator[Observer]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
