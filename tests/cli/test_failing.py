@@ -58,5 +58,6 @@ def test_run_and_compare_say_why_clients_failed(uneven: Path, fedfi) -> None:
 def test_compare_ends_with_its_table_and_how_to_get_a_page(file: Path, fedfi) -> None:
     code, _, err = fedfi("compare", file, "--algorithms", "fedavg", "--out", "my runs", "--rounds", "1")
     assert code == 0
+    assert "rounds in all 1/1  fedavg seed 0: " in err
     assert err.splitlines()[-1] == "table: my runs/table.md; all runs as a page: fedfi report 'my runs'"
     assert fedfi("compare", file, "--algorithms", "fedavg", "--out", "c", "--rounds", "1", "-q") == (0, "", "")

@@ -13,7 +13,11 @@ def test_one_line_a_reason_the_most_frequent_first() -> None:
     found = reasons(
         [
             _failure("eve", 1, "KeyError: 'x'", "client_evaluate"),
-            *(_failure(c, r, f"RunError: client {c!r}: the loss is nan at step {r} of 10") for r in (1, 2) for c in "ab"),
+            *(
+                _failure(c, r, f"RunError: client {c!r}: the loss is nan at step {r} of 10")
+                for r in (1, 2)
+                for c in "ab"
+            ),
             _failure("lonely", 1, "ValueError: one row"),
             _failure("lonely", 2, "ValueError: one row"),
         ]
@@ -29,7 +33,9 @@ def test_one_line_a_reason_the_most_frequent_first() -> None:
 def test_many_reasons_and_many_clients_stay_short() -> None:
     found = reasons(_failure(c, 1, f"ValueError: {c}") for c in "abcdefg")
     assert found[5:] == ["2 more reasons"]
-    assert reasons(_failure(c, 1, "x" * 999) for c in "abcdefg")[0].startswith("7 clients ('a', 'b', 'c', ...), 1 round: x")
+    assert reasons(_failure(c, 1, "x" * 999) for c in "abcdefg")[0].startswith(
+        "7 clients ('a', 'b', 'c', ...), 1 round: x"
+    )
     assert len(reasons([_failure("a", 1, "x" * 999)])[0]) < 400
 
 

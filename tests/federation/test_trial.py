@@ -31,6 +31,21 @@ def test_what_does_not_fit_is_found_before_the_first_round(change: dict, text: s
         fedfi.run(fedfi.FedAvg(), dataclasses.replace(small(), **change), rounds=1)
 
 
+def test_no_line_of_torch_is_named() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(7, 3)
+
+        def forward(self, inputs):
+            return self.layer(inputs)
+
+    for model, place in ((lambda: nn.Sequential(nn.Linear(7, 3)), ""), (Own, r" \(test_trial.py, line \d+\)")):
+        with pytest.raises(fedfi.InputError, match=rf"failed: RuntimeError: .* \(2x6 and 7x3\){place}$") as caught:
+            fedfi.run(fedfi.FedAvg(), dataclasses.replace(small(), model=model), rounds=1)
+        assert "linear.py" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("model", "noted"),
     [

@@ -101,7 +101,7 @@ def _compare(
             print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
         note_workers(workers, len(missing), "runs", quiet)
         works = _works(missing, quiet, _place(chosen, out))
-        with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
+        with stoppable("the same command"), progress(rounds, quiet=quiet, unit="rounds in all") as observe:
             for number, kind, content in in_processes(works, workers):
                 if kind == "failed":
                     failed[missing[number].directory] = content

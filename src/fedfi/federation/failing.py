@@ -49,7 +49,9 @@ def reasons(failures: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _kind(failure: Mapping[str, Any]) -> str:
-    return re.sub(r"\d[\d.]*(e[-+]?\d+)?|\bnan\b|\binf\b", "#", str(failure["error"]).replace(repr(failure["client"]), ""))
+    return re.sub(
+        r"\d[\d.]*(e[-+]?\d+)?|\bnan\b|\binf\b", "#", str(failure["error"]).replace(repr(failure["client"]), "")
+    )
 
 
 def _line(same: list[Mapping[str, Any]]) -> str:
