@@ -28,6 +28,8 @@ def test_one_line_a_reason_the_most_frequent_first() -> None:
         "client 'eve', 1 round in client_evaluate: KeyError: 'x'",
     ]
     assert reasons([]) == []
+    unplaced = {"client": "a", "stage": "reply", "error": "too late"}  # without a round
+    assert reasons([unplaced, unplaced]) == ["client 'a', 2 times in reply: too late"]
 
 
 def test_many_reasons_and_many_clients_stay_short() -> None:

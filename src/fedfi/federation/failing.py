@@ -38,7 +38,7 @@ def reasons(failures: Iterable[Mapping[str, Any]]) -> list[str]:
     Errors that differ in numbers or in the client's name alone are one reason, told in the words of the first.
 
     Args:
-        failures: Events of the kind ``"failure"``, with `client`, `stage`, `error` and `round`.
+        failures: Events of the kind ``"failure"``, with `client`, `stage`, `error` and, if known, `round`.
     """
     kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for failure in failures:
@@ -58,9 +58,10 @@ def _line(same: list[Mapping[str, Any]]) -> str:
     clients = list(dict.fromkeys(str(failure["client"]) for failure in same))
     named = ", ".join(map(repr, clients[:3])) + (", ..." if len(clients) > 3 else "")
     who = f"client {named}" if len(clients) == 1 else f"{len(clients)} clients ({named})"
-    rounds = len({failure.get("round") for failure in same})
+    rounds = {failure["round"] for failure in same if "round" in failure}
+    count, unit = (len(rounds), "round") if rounds else (len(same), "time")
     stage = str(same[0]["stage"])
     where = "" if stage == "client_update" else f" in {stage}"
     text = str(same[0]["error"]).strip()
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    return f"{who}, {rounds} round{'' if rounds == 1 else 's'}{where}: {text}"
+    return f"{who}, {count} {unit}{'' if count == 1 else 's'}{where}: {text}"
