@@ -411,6 +411,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         InputError: If there is no key or no value.
     """
     key, equals, value = text.partition("=")
+    if equals and not value.strip():
+        raise InputError(f"--set {text}: has no value, expected table.key=value; an empty text is '{key}=\"\"'")
     try:
         if not equals or "\n" in key:
             raise ValueError(text)

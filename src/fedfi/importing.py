@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fedfi.errors import InputError, first_line, out_of_memory, unknown
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NOT_OWN = (Path(__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
 """Where fedfi lies, and Python's own modules."""
+_TORCH = [Path(place) for place in getattr(find_spec("torch"), "submodule_search_locations", None) or ()]
+_INSTALLED = {"site-packages", "dist-packages"}
 _PLACES: ContextVar[tuple[str, ...]] = ContextVar("_PLACES", default=())
 
 
@@ -98,12 +101,10 @@ def call(function: Callable[..., Any], what: str, *arguments: Any, **options: An
 
 
 def _told(error: Exception) -> str:
-    """An error in one line, with the user's line of code that led to it, or else the last one of all."""
+    """An error in one line, with the user's line of code that led to it, or else that of an installed package."""
     if isinstance(error, SyntaxError):  # says itself where
         return first_line(error)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    last = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return first_line(error) + (place(error) or last)
+    return first_line(error) + (place(error) or _last(error, _is_others))
 
 
 def place(error: BaseException) -> str:
@@ -111,15 +112,26 @@ def place(error: BaseException) -> str:
 
     A user's code is what belongs neither to fedfi nor to Python nor to an installed package.
     """
+    return _last(error, _is_own)
+
+
+def _last(error: BaseException, counts: Callable[[str], bool]) -> str:
+    """The last line of a file that counts."""
     found = ""
     for frame in traceback.extract_tb(error.__traceback__):
-        if _is_own(frame.filename):
+        if counts(frame.filename):
             found = f" ({Path(frame.filename).name}, line {frame.lineno})"
     return found
 
 
 def _is_own(file: str) -> bool:
-    if file.startswith("<frozen"):
-        return False
-    path = Path(file)
-    return not ({"site-packages", "dist-packages"} & set(path.parts) or any(map(path.is_relative_to, _NOT_OWN)))
+    return not file.startswith("<frozen") and not _INSTALLED & set(Path(file).parts) and not _is_below(file, *_NOT_OWN)
+
+
+def _is_others(file: str) -> bool:
+    """Whether a file is of an installed package, as code of a user's may be; torch's lines say nothing of it."""
+    return bool(_INSTALLED & set(Path(file).parts)) and not _is_below(file, _NOT_OWN[0], *_TORCH)
+
+
+def _is_below(file: str, *folders: Path) -> bool:
+    return any(map(Path(file).is_relative_to, folders))

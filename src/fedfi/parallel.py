@@ -19,7 +19,7 @@ import torch
 
 from fedfi.errors import InputError, RunError
 from fedfi.orphans import die_with
-from fedfi.progress import numbers
+from fedfi.progress import latest
 
 Tell = Callable[[Mapping[str, Any]], None]
 Work = Callable[[Tell], str | None]
@@ -105,7 +105,8 @@ def _in_turn(works: Iterable[Work]) -> Iterator[Told]:
 
 def _done(work: Work, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     try:
-        result = work(lambda line: tell(f"round {line['round']}  {numbers(line)}"))
+        told_of = latest()
+        result = work(lambda line: tell(f"round {line['round']}  {told_of(line)}"))
     except BrokenPipeError:
         return  # the parent is gone
     except Exception as error:

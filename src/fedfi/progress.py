@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from fedfi.data import available
 from fedfi.federation.divergence import short
 from fedfi.federation.loop import Observer
+from fedfi.printing import unheeded
 
 _SECONDS = 30.0
 _PARTS = 10
@@ -32,6 +33,12 @@ def progress(rounds: int, done: int = 0, *, quiet: bool = False, unit: str = "ro
     if quiet:
         yield lambda line: None
         return
+    with unheeded(), _shown(rounds, done, unit) as observe:
+        yield observe
+
+
+@contextmanager
+def _shown(rounds: int, done: int, unit: str) -> Iterator[Observer]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -47,11 +54,10 @@ def progress(rounds: int, done: int = 0, *, quiet: bool = False, unit: str = "ro
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(unit, total=rounds, completed=done, numbers="")
+        task, told_of = bar.add_task(unit, total=rounds, completed=done, numbers=""), latest()
 
         def observe(line: Mapping[str, Any]) -> None:
-            done = line.get("round", bar.tasks[0].completed + 1)
-            bar.update(task, completed=done, numbers=numbers(line) or bar.tasks[0].fields["numbers"])
+            bar.update(task, completed=line.get("round", bar.tasks[0].completed + 1), numbers=told_of(line))
 
         yield observe
 
@@ -59,10 +65,11 @@ def progress(rounds: int, done: int = 0, *, quiet: bool = False, unit: str = "ro
 def _lines(rounds: int, done: int, unit: str) -> Observer:
     started = told = time.monotonic()
     count, first, rounds = done, -1, max(1, rounds)  # a run may lack nothing but its end
+    told_of = latest()
 
     def observe(line: Mapping[str, Any]) -> None:
         nonlocal count, first, told
-        step = int(line.get("round", count + 1))
+        step, text = int(line.get("round", count + 1)), told_of(line)
         if first < 0:  # a run goes on from its checkpoint, which may lie before its last round
             first = count = step - 1
         before, count = count * _PARTS // rounds, step
@@ -71,9 +78,23 @@ def _lines(rounds: int, done: int, unit: str) -> Observer:
             told = now
             left = (now - started) / (count - first) * (rounds - count)
             rest = f"  {left:.0f} s left" if count < rounds else ""
-            print(f"{unit} {count}/{rounds}  {numbers(line)}{rest}", file=sys.stderr, flush=True)
+            print(f"{unit} {count}/{rounds}  {text}{rest}", file=sys.stderr, flush=True)
 
     return observe
+
+
+def latest() -> Callable[[Mapping[str, Any]], str]:
+    """What to say of line after line: its numbers, or of a round without any, the last ones there were."""
+    last = ""
+
+    def told_of(line: Mapping[str, Any]) -> str:
+        nonlocal last
+        text = numbers(line)
+        if text:
+            last = f"{text} (round {line['round']})" if "round" in line else text
+        return text or last or "not judged yet"
+
+    return told_of
 
 
 def numbers(line: Mapping[str, Any]) -> str:

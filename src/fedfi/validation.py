@@ -169,7 +169,17 @@ def _first(error: ValidationError, kind: Any, path: Sequence[str], *, in_python:
         others = [e for e in others if e["type"] not in _MISSING]
         if missing:
             text = f"{', '.join(dotted([*path, *e['loc']]) for e in (first, *missing))}: are missing"
-    return text + (f" (and {len(others)} more)" if others else "")
+    if first["type"] in _UNKNOWN:  # what was meant by it is not missing
+        meant = _meant(first, kind)
+        others = [e for e in others if e["type"] not in _MISSING or e["loc"] != meant]
+    return text + (f" (and {len(others)} more error{'' if len(others) == 1 else 's'})" if others else "")
+
+
+def _meant(error: Any, root: Any) -> tuple[Any, ...]:
+    """Where an unknown key would lie, had it the name that is nearest."""
+    location = [part for part in error["loc"] if part != "[key]"]
+    near = _near_key(str(location[-1]), sorted(fields_of(_field(root, location)[0])))
+    return (*error["loc"][:-1], *near)
 
 
 def _error(source: str, text: str) -> InputError:
@@ -312,9 +322,12 @@ def _reason(
 
 def nearest_key(given: str, valid: Sequence[str]) -> str:
     """What to write instead of an unknown key: the nearest one, or all where none is near."""
-    near = [n for n in valid if n == _OTHER_NAMES.get(given)]
-    near = near or nearest(given, valid)
+    near = _near_key(given, valid)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(valid)}"
+
+
+def _near_key(given: str, valid: Sequence[str]) -> list[str]:
+    return [n for n in valid if n == _OTHER_NAMES.get(given)] or nearest(given, valid)
 
 
 def _nearest(value: Any, choices: Sequence[Any]) -> Any:

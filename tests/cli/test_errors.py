@@ -113,6 +113,19 @@ def test_setting(file: Path, fedfi, setting: str, line: str | None) -> None:
     assert not Path("new").exists(), "a refused experiment leaves no run directory"
 
 
+def test_an_empty_setting_is_refused_though_another_follows(file: Path, fedfi) -> None:
+    code, _, err = fedfi("run", file, "--set", "rounds=", "--rounds", "1")
+    assert code == 2
+    assert err == "--set rounds=: has no value, expected table.key=value; an empty text is 'rounds=\"\"'\n"
+
+
+def test_no_hint_stands_twice(file: Path, fedfi) -> None:
+    for command in (("runn", file), ("run", file, "--worker", "1")):
+        code, _, err = fedfi(*command)
+        assert code == 2
+        assert err.count("Did you mean") == 1
+
+
 def test_nearest_names(file: Path, fedfi) -> None:
     for setting, near in [
         ("algorithm.name=fedfib", "fedfibos"),

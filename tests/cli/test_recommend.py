@@ -82,7 +82,8 @@ def test_an_encrypted_run_is_resumed_and_recommends(ratings: Path, fedfi) -> Non
 def test_what_cannot_be_recommended_is_one_line(ratings: Path, file: Path, fedfi) -> None:
     fedfi("run", ratings, "--out", "a", "-q")
     assert fedfi("recommend", "a", "--user", "u999")[0] == 2
-    assert "did you mean 'u9'" in fedfi("recommend", "a", "--user", "u999")[2]
+    assert "did you mean 'u99'" in fedfi("recommend", "a", "--user", "u999")[2]
+    assert fedfi("recommend", "a", "--user", "zz")[2].endswith(" and 180 more)\n")
     assert "--user: is missing" in fedfi("recommend", "a")[2]
     assert "no run.toml" in fedfi("recommend", ".", "--user", "u1")[2]
     fedfi("run", file, "--out", "b", "-q")

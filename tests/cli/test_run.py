@@ -219,6 +219,14 @@ def test_all_checkpoints_damaged(file: Path, fedfi) -> None:
         assert err.endswith("--out a-anew` (its model is still in a/model.safetensors)\n")
 
 
+def test_progress_of_rounds_that_are_not_judged_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(3) as observe:
+        for line in ({"round": 1}, {"round": 2, "ranking/hr@10": 0.5}, {"round": 3}):
+            observe(line)
+    told = [line.split("  ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["not judged yet", "HR@10 0.500", "HR@10 0.500 (round 2)"]
+
+
 def test_progress_begins_with_the_first_round_that_is_done_again(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(4, done=3) as observe:
         for number in (1, 2):

@@ -182,7 +182,12 @@ def test_overlaps_are_named_and_counted() -> None:
         ({"test_fraction": 1e-9}, "leaves no test example of 560; raise it"),
         ({"test_fraction": 0.9999}, "leaves no training example of 560; lower it"),
         ({"clients": 500}, r"clients = 500: there are only 448 training examples to divide \(nearest valid: 448\)"),
-        ({"clients": None}, "needs the number of clients"),
+        ({"clients": None}, "clients: is missing, such as clients = 10; .* needs the number of clients"),
+        ({"partition": {"by": "dirichlet", "alfa": 1}}, r"partition\.alfa: unknown key; did you mean 'alpha'\?$"),
+        (
+            {"partition": {"by": "dirichlet", "alfa": 1, "zzz": 2}},
+            r"partition\.alfa: unknown key; did you mean 'alpha'\? \(and 1 more error\)$",
+        ),
         ({"test": data(classes=5)}, "train and test of 'toy' differ"),
     ],
 )

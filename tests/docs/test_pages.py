@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.blocks import ROOT, blocks
 
+from fedfi import registry
 from fedfi.experiment import load_experiment
 
 
@@ -23,3 +24,18 @@ def test_the_experiment_of_the_start_page_is_that_of_the_demo(tmp_path: Path) ->
     (tmp_path / "shown.toml").write_text(block.text)
     shown, demo = load_experiment(tmp_path / "shown.toml"), load_experiment(ROOT / "examples/digits.toml")
     assert shown.resolved() == demo.resolved()
+
+
+def test_the_commands_of_the_readme_are_explained_in_one_column() -> None:
+    (block,) = (b for b in blocks(ROOT / "README.md", "") if "fedfi doctor" in b.text)
+    places = [line.index(" # ") for line in block.text.splitlines() if " # " in line]
+    column = min(places)
+    beyond = [line for line in block.text.splitlines() if " # " in line and line.index(" # ") != column]
+    assert all(len(line[: line.index(" # ")].rstrip()) >= column for line in beyond)
+
+
+def test_every_method_that_has_a_paper_is_shown_with_it() -> None:
+    """README: `fedfi show NAME` names the paper of each."""
+    assert "`fedfi show NAME` names its paper" in (ROOT / "README.md").read_text()
+    lacking = [name for name, entry in registry.entries().items() if not entry.paper]
+    assert lacking == []

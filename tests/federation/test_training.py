@@ -154,3 +154,27 @@ def test_options_of_the_optimizer_are_checked(options, said):
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(ValueError, match="not both"):
         Training(steps=1, epochs=1)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"optimizer": "adam", "clip_norm": 0.1}])
+def test_hooks_change_leaves_where_they_stand(recipe):
+    client = client_of(tiny.small(steps=3, epochs=None, **recipe))
+    vector, seen = client.workbench.vector, []
+
+    def adjust() -> None:
+        vector.grad.add_(vector, alpha=0.1)
+        seen.append(torch.is_grad_enabled())
+
+    train_locally(client, adjust=adjust, settle=lambda: vector.mul_(0.5))
+    expected = client_of(tiny.small(steps=3, epochs=None, **recipe))
+    other = expected.workbench.vector.detach()
+
+    def apart() -> None:
+        expected.workbench.vector.grad.add_(other, alpha=0.1)
+
+    train_locally(expected, adjust=apart, settle=lambda: other.mul_(0.5))
+    assert torch.equal(vector, other)  # bits are those of a hook that detaches
+    assert seen == [False] * 3
+    assert torch.is_grad_enabled()
+    assert vector.requires_grad
+    assert vector.is_leaf

@@ -26,7 +26,7 @@ LEVELS = [
     {"numerics"},
     {"arguments", "importing"},
     {"validation"},
-    {"errors", "orphans"},
+    {"errors", "orphans", "printing"},
 ]
 FAMILIES = LEVELS[6]
 OPTIONAL = {

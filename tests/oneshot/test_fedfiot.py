@@ -80,6 +80,14 @@ def strangers(name: str, count: int = 3):
     return cases.wiring(name), [cases.tree_of(m) for m in models], [cases.fisher_of(m, i) for i, m in enumerate(models)]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_of_strangers_all_but_the_reference_move(count):
+    """What the tutorial says of `permuted`: about (K - 1)/K of K networks that have nothing in common."""
+    wired, models, fishers = strangers("cnn", count)
+    found = moved(fuse(models, fishers, wired).aligned.orders)[""]
+    assert found == pytest.approx((count - 1) / count, abs=0.15)
+
+
 def test_equal_fisher_is_wb_fusion():
     """With F = 1 everywhere FedFiOT's alternation is the Wasserstein barycentre's."""
     wired, models, fishers = strangers("cnn with biases")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from fedfi.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, Stopped, tell, usage
 from fedfi.errors import InputError, RunError, first_line, out_of_memory
+from fedfi.printing import unheeded
 
 __all__ = ["main"]
 
@@ -20,7 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows the command's name; by default those of the process.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    with unheeded():
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(given: list[str]) -> int:
     debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
     given = [a for a in given if a != "--debug"]
     _warn(quiet=bool({"-q", "--quiet"} & set(given)))
@@ -28,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         code = app(args=given, prog_name="fedfi", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except InputError as error:
         return tell(error, BAD_INPUT, debug)
@@ -37,9 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return tell(error, error.code, debug)
     except KeyboardInterrupt as error:
         return tell(error, INTERRUPTED, debug, "interrupted")
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as the process
-        return 1
     except OSError as error:
         return tell(error, BAD_INPUT, debug, f"{error.filename or 'fedfi'}: {error.strerror or error}")
     except Exception as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fedfi import registry
-from fedfi.cli.exits import note_workers, stoppable
+from fedfi.cli.exits import note_workers, quoted, stoppable
 from fedfi.cli.running import check_same_split, check_writable, remembered
 from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
@@ -20,6 +20,7 @@ from fedfi.errors import InputError, RunError
 from fedfi.executing import execute
 from fedfi.experiment import Experiment, Loaded, load_experiment, read_toml
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.failing import reasons
 from fedfi.federation.record import finite
 from fedfi.federation.rng import keyed_generator
 from fedfi.importing import importing_from
@@ -100,7 +101,7 @@ def _compare(
             print(f"{len(missing)} runs in {out}" + (f", {kept} kept" if kept else ""), file=sys.stderr)
         note_workers(workers, len(missing), "runs", quiet)
         works = _works(missing, quiet, _place(chosen, out))
-        with stoppable("the same command"), progress(rounds, quiet=quiet) as observe:
+        with stoppable("the same command"), progress(rounds, quiet=quiet, unit="rounds in all") as observe:
             for number, kind, content in in_processes(works, workers):
                 if kind == "failed":
                     failed[missing[number].directory] = content
@@ -115,6 +116,9 @@ def _compare(
         print_table(out / "results.json")
     elif not quiet:
         print(table, end="")
+    if not quiet:
+        _tell_failures(p for p in planned if p.directory not in failed)
+        print(f"table: {out / 'table.md'}; all runs as a page: fedfi report {quoted(out)}", file=sys.stderr)
     if failed:
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(map(str, failed))}")
 
@@ -230,6 +234,12 @@ def _clear(directory: Path) -> None:
 
 def _done(planned: Planned) -> int:
     return read_run(planned.directory).rounds if planned.state == "begun" else 0
+
+
+def _tell_failures(planned: Iterable[Planned]) -> None:
+    for p in planned:
+        for reason in reasons(read_run(p.directory).of_kind("failure")):
+            print(f"{p.label} seed {p.seed}: {reason}", file=sys.stderr)
 
 
 def _write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -81,10 +82,11 @@ def quoted(path: Path) -> str:
 
 
 def usage(error: Exception) -> str:
-    """What a wrong use of a command is called, in one line."""
+    """What a wrong use of a command is called, in one line, in which no hint stands twice."""
     context = getattr(error, "ctx", None)
     command = f"{context.command_path}: " if context is not None else ""
-    return command + str(error.format_message())  # type: ignore[attr-defined]
+    text = str(error.format_message())  # type: ignore[attr-defined]
+    return command + re.sub(r"(\s+Did you mean [^?]*\?)\1+", r"\1", text)  # one of typer's, one of click's
 
 
 def tell(error: BaseException, code: int, debug: bool, text: str | None = None) -> int:

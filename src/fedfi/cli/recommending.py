@@ -45,8 +45,7 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
     task = experiment.task()
     assert isinstance(task.data, RatingsData)  # `task` checks the kind
     if user is not None and user not in task.data.clients:
-        names = task.data.users if len(task.data.users) <= 20 else task.data.users[:20]
-        raise InputError(f"--user {user}: {unknown('user', user, names)}")
+        raise InputError(f"--user {user}: {unknown('user', user, task.data.users)}")
     engine = LocalEngine(experiment.method, task, seed=experiment.settings.seed)
     rounds, state = last_state(
         experiment.method,

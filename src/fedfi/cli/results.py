@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedfi.federation.divergence import DIVERGENCE, short
+from fedfi.federation.failing import reasons
 from fedfi.report.reading import percent, read_run, size
 
 _JUDGED = (
@@ -46,7 +47,10 @@ def print_result(directory: Path) -> None:
     if "privacy/epsilon" in run.result:
         epsilon, delta = run.result["privacy/epsilon"], run.result["privacy/delta"]
         console.print(f"privacy of a client: epsilon {epsilon:.3f}, delta {delta:g}")
-    console.print(f"client failures: {len(run.of_kind('failure'))}")
+    failures = run.of_kind("failure")
+    console.print(f"client failures: {len(failures)}")
+    for reason in reasons(failures):
+        console.print(f"  {reason}", markup=False)
     warnings = run.of_kind("warning")
     astray = [w for w in warnings if w.get("key") == DIVERGENCE]
     if astray:

@@ -155,7 +155,7 @@ def check_clients(kind: Partition, clients: int | None) -> None:
         whole("clients", clients, least=1)
     elif not isinstance(kind, Natural | Size):
         raise SettingError(
-            f"clients: is missing, such as data.clients = 10; a partition by {kind.by!r} needs the number of clients"
+            f"clients: is missing, such as clients = 10; a partition by {kind.by!r} needs the number of clients"
         )
     if isinstance(kind, Size) and clients not in (None, len(kind.sizes)):
         listed = len(kind.sizes)

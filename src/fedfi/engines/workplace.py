@@ -25,6 +25,7 @@ from fedfi.federation.algorithm import (
 from fedfi.federation.client import Client, Memory
 from fedfi.federation.engine import Judged, Split, Work
 from fedfi.federation.evaluation import examples_of, sums, take_statistics
+from fedfi.federation.failing import cause
 from fedfi.federation.hooks import check_metrics, check_packet
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_global_rng
@@ -84,7 +85,7 @@ class Workplace:
                 client = self.client(job)
                 packet = self._work(job, client)
         except Exception as error:
-            return Outcome(Failure(job.client, job.work, first_line(error) + place(error), traceback.format_exc()))
+            return Outcome(Failure(job.client, job.work, cause(error), traceback.format_exc()))
         reply = Reply(job.client, packet, time.perf_counter() - started)
         return Outcome(reply, client.memory.changed, frozenset(client.memory.removed))
 

@@ -100,14 +100,14 @@ def run(
                     f"min_replies = {min_replies}: only {asked} clients are asked a round (nearest valid: {asked})"
                 )
             with about("model", "data"):
-                try_out(task)
+                odd = try_out(task)
             with about("algorithm", "model"):
                 start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
             if out:
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
-            loop.notes = held + notes_on_method(algorithm, engine.clients())
+            loop.notes = odd + held + notes_on_method(algorithm, engine.clients())
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])
     except OSError as error:

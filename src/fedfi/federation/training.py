@@ -107,8 +107,9 @@ def train_locally(
     Args:
         client: Whose data, recipe and generators.
         gradient: Computes loss and gradient of a batch; by default the mean loss is differentiated.
-        adjust: Called between gradient and step; may read and change `workbench.vector.grad`.
-        settle: Called after each step; may change `workbench.vector`.
+        adjust: Called between gradient and step; may read and change `workbench.vector.grad`, where it stands.
+        settle: Called after each step; may change `workbench.vector`, where it stands. Neither records gradients:
+            one that differentiates does so within `torch.enable_grad()`.
         training: A recipe instead of the task's.
         purpose: Names a further training of the same client in the same round, whose draws are its own.
 
@@ -154,13 +155,14 @@ def _train(
         loss = gradient(inputs.to(client.device), targets.to(client.device)).item()
         if not math.isfinite(loss):
             raise RunError(f"client {client.id!r}: the loss is {loss} at step {step + 1} of {total}")
-        if adjust:
-            adjust()
-        if training.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_([bench.vector], training.clip_norm)
-        take_step(_rate(training, client.round, step, total))
-        if settle:
-            settle()
+        with torch.no_grad():  # hooks change leaves where they stand
+            if adjust:
+                adjust()
+            if training.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_([bench.vector], training.clip_norm)
+            take_step(_rate(training, client.round, step, total))
+            if settle:
+                settle()
         loss_sum += loss
     return Trained(loss_sum / total, total, len(examples))
 

@@ -1,4 +1,4 @@
-"""Trying a task on two examples before the first round, so that what does not fit is bad input, not a failed run."""
+"""Trying a task on a few examples before the first round, so that what does not fit is bad input, not a failed run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from fedfi.arguments import described
 from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
 from fedfi.federation.rng import keyed_global_rng
-from fedfi.federation.task import Task
+from fedfi.federation.task import Task, cross_entropy
 from fedfi.importing import call
 from fedfi.models.factory import check_module
 
 
-def try_out(task: Task) -> None:
+def try_out(task: Task) -> list[str]:
     """Runs the model on two training examples, and its outputs through the loss and the evaluation.
 
+    Returns:
+        What a user should know of outputs that fit, yet are likely not meant.
+
     Raises:
-        InputError: If one of them fails, or does not give one value an example.
+        InputError: If one of them fails, or does not give one value an example; under the default loss, too, if the
+            model tells fewer classes apart than there are.
     """
     with keyed_global_rng(0, "trial"), torch.no_grad():
         check_fresh(task)
         found = _outputs(task, "the model")
         if found is None:
-            return
-        _, outputs, targets = found
+            return []
+        inputs, outputs, targets = found
+        notes = _logits("the model", inputs, outputs, task.data.spec.classes) if task.loss is cross_entropy else []
         check_losses(call(task.loss, "the loss", outputs, targets), len(targets))
         judged = call(task.evaluation, "the evaluation", outputs, targets)
         if not isinstance(judged, Mapping):
@@ -38,6 +43,7 @@ def try_out(task: Task) -> None:
             )
         for name, values in judged.items():
             check_values(name, values, len(targets))
+        return notes
 
 
 def check_fresh(task: Task) -> None:
@@ -77,11 +83,30 @@ def check_logits(task: Task, model: str) -> None:
         found = _outputs(task, model)
     if found is None:
         return
-    inputs, outputs, targets = found
+    inputs, outputs, _ = found
+    _logits(model, inputs, outputs, task.data.spec.classes)
+
+
+def _logits(model: str, inputs: Tensor, outputs: Any, classes: int) -> list[str]:
+    """Checks that outputs are logits ``[examples, classes]``, or more; what is odd about them, if they are.
+
+    Raises:
+        InputError: If they are none.
+    """
     got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if not isinstance(got, list) or len(got) != 2 or got[0] != len(targets) or got[1] < task.data.spec.classes:
-        expected = [len(targets), task.data.spec.classes]
-        raise InputError(f"{model} makes {got} of inputs {list(inputs.shape)}, expected logits {expected}")
+    if not isinstance(got, list) or len(got) != 2 or got[0] != len(inputs) or got[1] < classes:
+        raise InputError(
+            f"{model} makes {got} of inputs {list(inputs.shape)}, expected logits {[len(inputs), classes]}"
+        )
+    notes = []
+    if got[1] > classes:
+        notes.append(f"{model} tells {got[1]} classes apart, the data have {classes}: the others are never right")
+    if got[1] > 1 and bool((outputs >= 0).all()) and torch.allclose(outputs.sum(1), torch.ones(()).to(outputs)):
+        notes.append(
+            f"{model} makes probabilities, rows that sum to one: cross-entropy takes a softmax itself, so leave out"
+            " the model's own, under which training is slow"
+        )
+    return notes
 
 
 def _outputs(task: Task, model: str) -> tuple[Tensor, Any, Tensor] | None:

@@ -30,6 +30,7 @@ from fedfi.engines.workplace import Workplace
 from fedfi.errors import InputError
 from fedfi.executing import execute
 from fedfi.experiment import Experiment
+from fedfi.federation.failing import reasons
 from fedfi.federation.loop import RunResult
 from fedfi.federation.record import RunDirectory
 from fedfi.federation.task import Task
@@ -105,7 +106,10 @@ def serve(grid: Any, run_config: Mapping[str, Any], file: Path, *, clock: Clock 
 
     try:
         with experiment.naming():
-            return execute(experiment, task, out, resume=started, observe=observe, engine=engine)
+            result = execute(experiment, task, out, resume=started, observe=observe, engine=engine)
+        for reason in reasons(map(dataclasses.asdict, result.failures)):
+            _LOG.warning("failed: %s", reason)
+        return result
     finally:
         if (out / "run.toml").exists():
             _record_notes(engine, out)

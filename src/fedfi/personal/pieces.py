@@ -101,8 +101,7 @@ def train_only(
         grad.mul_(mask)
 
     def settle() -> None:
-        with torch.no_grad():
-            vector[fixed] = values
+        vector[fixed] = values
 
     return train_locally(client, adjust=adjust, settle=settle, training=training, purpose=purpose)
 

@@ -6,13 +6,14 @@ import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from fedfi.data import FederatedData
 from fedfi.data.ratings import RatingsData
 from fedfi.experiment import Experiment
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.failing import reasons
 from fedfi.federation.loop import RunResult
 from fedfi.federation.run import run
 from fedfi.federation.task import Task
@@ -88,7 +89,8 @@ def perform(job: Job, task: Task, tell: Tell) -> str:
     there = {name: key for name, key in job.shown.items() if key in content["curves"]}
     numbers = {name: statistics.mean(final_of(content, key, 1)) for name, key in there.items()}
     told = ", ".join(f"{name} {number:.3f}" for name, number in numbers.items())
-    return f"{told} ({content['seconds']:.0f} s)"
+    why = "".join(f"; {reason}" for reason in reasons(map(asdict, result.failures)))
+    return f"{told} ({content['seconds']:.0f} s){why}"
 
 
 def content_of(result: RunResult, tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _spread(
         keep: Called with the position and the result of each.
     """
     failed = []
-    with progress(rounds, quiet=options.quiet) as observe:
+    with progress(rounds, quiet=options.quiet, unit="rounds in all") as observe:
         for number, kind, text in in_processes(works, options.workers):
             if kind == "round":
                 observe({"text": f"{names[number]}: {text}"})

@@ -16,6 +16,7 @@ from fedfi.engines.table import MemoryTable
 from fedfi.engines.workplace import Outcome, Workplace
 from fedfi.federation.algorithm import Failure, Reply
 from fedfi.federation.engine import Work
+from fedfi.federation.failing import cause
 from fedfi.federation.packet import Packet, Tree
 
 
@@ -46,8 +47,7 @@ def outcomes_of(
     except Exception as error:
         if len(jobs) > 1:
             return {c: o for job in jobs for c, o in outcomes_of(place, work, round, [job], stored).items()}
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
-        return {jobs[0][0]: Outcome(Failure(jobs[0][0], work, line, traceback.format_exc()))}
+        return {jobs[0][0]: Outcome(Failure(jobs[0][0], work, cause(error), traceback.format_exc()))}
     return {reply.client: _outcome(reply, table, stored[reply.client]) for reply in replies}
 
 
