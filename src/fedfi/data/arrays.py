@@ -56,6 +56,21 @@ def from_inputs(
     inputs: Any, targets: torch.Tensor, label_names: tuple[str, ...], name: str, *, groups: Any = None
 ) -> Dataset:
     """A data set of images or numbers; see `from_arrays` for the shapes."""
+    tensor = raw_inputs(inputs, name)
+    ids = None if groups is None else tuple(map(str, _array(groups, f"data {name!r}: groups").ravel()))
+    return Dataset(
+        inputs=tensor,
+        targets=targets,
+        spec=InputSpec("image" if tensor.ndim == 4 else "tabular", tuple(tensor.shape[1:]), len(label_names)),
+        name=name,
+        groups=ids,
+        group_column=None if groups is None else "groups",
+        label_names=label_names,
+    )
+
+
+def raw_inputs(inputs: Any, name: str) -> torch.Tensor:
+    """Images ``[n, C, H, W]`` or numbers ``[n, F]`` as a data set holds them; see `from_arrays` for what is taken."""
     values = _numeric(inputs, name)
     if len(values) == 0:
         raise InputError(f"data {name!r} has no examples: inputs are {list(values.shape)}")
@@ -63,26 +78,14 @@ def from_inputs(
         raise InputError(f"data {name!r}: inputs are {list(values.shape)}, expected sizes of at least 1")
     if values.ndim >= 3:
         values = _channels_first(values, name)
-        kind = "image"
         values = values if values.dtype == np.uint8 else values.astype(np.float32)
     else:
-        kind = "tabular"
         values = values.reshape(len(values), -1).astype(np.float32)
         bad = ~np.isfinite(values)
         if bad.any():
             column = int(bad.sum(0).argmax())
             raise InputError(f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}")
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    ids = None if groups is None else tuple(map(str, _array(groups, f"data {name!r}: groups").ravel()))
-    return Dataset(
-        inputs=tensor,
-        targets=targets,
-        spec=InputSpec(kind=kind, shape=tuple(tensor.shape[1:]), classes=len(label_names)),  # type: ignore[arg-type]
-        name=name,
-        groups=ids,
-        group_column=None if groups is None else "groups",
-        label_names=label_names,
-    )
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def encode_labels(

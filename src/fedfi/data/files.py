@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -122,22 +122,19 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     texts = _texts(train.frame, str(options.text), name)
     if options.tokenizer is None:
         size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
-        encode, vocabulary, padding = text.train_tokenizer(texts, size, length)
+        tokens = text.train_tokenizer(texts, size, length)
     elif options.vocabulary is None:
-        encode, vocabulary, padding = text.pretrained_tokenizer(options.tokenizer, length)
+        tokens = text.pretrained_tokenizer(options.tokenizer, length)
     else:
         raise InputError(f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out")
-    spec = InputSpec("text", (length,), len(names), vocabulary, padding)
+    spec = InputSpec("text", (length,), len(names), tokens.vocabulary, tokens.padding)
+    same: dict[str, Any] = {"spec": spec, "name": name, "label_names": names, "tokenizer": tokens.record}
 
-    kept = tables.groups(train.frame, options, name)
-    data = Dataset(encode(texts), targets, spec, name, label_names=names, **kept)
+    data = Dataset(tokens(texts), targets, **same, **tables.groups(train.frame, options, name))
     if test is None or test_targets is None:
         return data, None
-    texts, kept = (
-        _texts(test.frame, str(options.text), name),
-        tables.groups(test.frame, options, name, test=True),
-    )
-    return data, Dataset(encode(texts), test_targets, spec, name, label_names=names, **kept)
+    texts, kept = _texts(test.frame, str(options.text), name), tables.groups(test.frame, options, name, test=True)
+    return data, Dataset(tokens(texts), test_targets, **same, **kept)
 
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:
@@ -162,6 +159,19 @@ def _read_table(paths: list[Path], name: str) -> Rows:
     except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
         raise InputError(f"data {name!r}: {paths[0]} cannot be read: {error}") from error
     return Rows(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True), missing=True)
+
+
+def read_frame(path: Path, name: str) -> pd.DataFrame:
+    """The columns of a csv, tsv or parquet file.
+
+    Raises:
+        InputError: If there is none, or it cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"no file at {path}")
+    if path.suffix not in _TABLES:
+        raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _TABLES))
+    return _read_table([path], name).frame
 
 
 def _read_npz(path: Path, test: Path | None, name: str) -> Pair:

@@ -7,6 +7,7 @@ their names in advance but learns nothing from any row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import torch
 
 from fedfi.data.arrays import encode_labels
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, as_number, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def from_frame(
     def build(frame: pd.DataFrame, classes: torch.Tensor, *, test: bool) -> Dataset:
         if not missing:
             _refuse_missing(frame, chosen, name)
-        values = torch.from_numpy(_values(frame, numbers, categories, name))
+        values = torch.from_numpy(features_of(frame, numbers, categories, name, "the test set" if test else name))
         return Dataset(
             inputs=values,
             targets=classes,
@@ -146,6 +147,7 @@ def from_frame(
             label_names=names,
             feature_names=features,
             one_hot=one_hot,
+            categories=categories,
             **groups(frame, options, name, test=test),
         )
 
@@ -156,21 +158,22 @@ def from_frame(
 
 def _columns(
     frame: pd.DataFrame, chosen: list[str], named: tuple[str, ...], name: str
-) -> tuple[list[str], dict[str, list[str]]]:
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Which of the columns are numbers, and the sorted categories of the others."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for c in named:
         if c not in chosen:
             raise InputError(f"data {name!r}: categories: {unknown('column', c, chosen)}")
-    numbers, categories = [], {}
+    numbers: list[str] = []
+    categories: dict[str, tuple[str, ...]] = {}
     for c in chosen:
         if c not in named and is_numeric_dtype(frame[c]) and not is_bool_dtype(frame[c]):
             numbers.append(c)
             continue
         if c not in named:
             _refuse_slips(frame[c], name)
-        values = sorted({str(value) for value in frame[c].dropna().tolist()})
+        values = tuple(sorted({str(value) for value in frame[c].dropna().tolist()}))
         if len(values) > _MOST_CATEGORIES:
             raise InputError(
                 f"data {name!r}: column {c!r} has {len(values)} different values, more than "
@@ -180,10 +183,24 @@ def _columns(
     return numbers, categories
 
 
-def _values(
-    frame: pd.DataFrame, numbers: list[str], categories: dict[str, list[str]], name: str
+def features_of(
+    frame: pd.DataFrame, numbers: Sequence[str], categories: Mapping[str, Sequence[str]], name: str, which: str
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Features ``[n, F]``; a category that training rows never had is all zero."""
+    """Features of rows as a data set holds them, NaN where a number is missing.
+
+    Args:
+        frame: One row an example; other columns are left alone.
+        numbers: Columns of numbers.
+        categories: The values of each column of categories. One that is missing, or none of them, is all zero.
+        name: Of the data, for messages.
+        which: What to call these rows in messages.
+
+    Returns:
+        float32 ``[n, F]``: the numbers, then the one-hot columns.
+
+    Raises:
+        InputError: If a column is unknown, or not all finite numbers.
+    """
     parts = []
     for c in numbers:
         values = column(frame, c, name)
@@ -191,15 +208,30 @@ def _values(
             array = values.to_numpy(dtype=np.float32, na_value=np.nan)
         except (TypeError, ValueError) as error:
             slip = _slips(values)[0]
-            raise InputError(f"data {name!r}: column {c!r} is not all numbers in the test set: {slip}") from error
+            raise InputError(f"data {name!r}: column {c!r} is not all numbers in {which}: {slip}") from error
         if np.isinf(array).any():
             raise InputError(f"data {name!r}: {int(np.isinf(array).sum())} infinite values in column {c!r}")
         parts.append(array[:, None])
     for c, known in categories.items():
         values = column(frame, c, name)
-        strings = values.map(str).where(values.notna(), "").to_numpy(dtype=str)
-        parts.append((strings[:, None] == np.asarray(known, dtype=str)[None]).astype(np.float32))
+        places: dict[str, int | None] = {text: i for i, text in enumerate(known)}
+        plain = list(map(_plainly, known))
+        hot = np.zeros((len(frame), len(known)), dtype=np.float32)
+        for row, (value, missing) in enumerate(zip(values.tolist(), values.isna().tolist(), strict=True)):
+            if missing:
+                continue
+            if (text := str(value)) not in places:  # a column without a missing cell has 1 where another has 1.0
+                places[text] = plain.index(_plainly(text)) if plain.count(_plainly(text)) == 1 else None
+            if (place := places[text]) is not None:
+                hot[row, place] = 1
+        parts.append(hot)
     return np.concatenate(parts, axis=1)
+
+
+def _plainly(text: str) -> str:
+    """A category that reads as a number as that number; any other as it is."""
+    number = as_number(text)
+    return text if number is None or text.endswith("%") else repr(number)
 
 
 def _refuse_slips(values: pd.Series, name: str) -> None:
