@@ -140,6 +140,17 @@ def _within(key: str, table: str) -> bool:
     return key == table or key.startswith(f"{table}.")
 
 
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """A number of things: ``"1 value"``, ``"2 values"``.
+
+    Args:
+        number: How many.
+        singular: What one is called.
+        plural: What several are called; by default with an ``s``.
+    """
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
 def first_line(error: BaseException) -> str:
     """An error's kind, and the first line of what it says, without a C++ trace."""
     text = str(error).strip().partition("\n")[0]

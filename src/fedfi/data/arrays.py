@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedfi.data import lines
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, first_line, unknown
+from fedfi.errors import InputError, counted, first_line, unknown
 from fedfi.models.shapes import InputSpec
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +85,8 @@ def raw_inputs(inputs: Any, name: str) -> torch.Tensor:
         bad = ~np.isfinite(values)
         if bad.any():
             column = int(bad.sum(0).argmax())
-            raise InputError(f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}")
+            said = counted(int(bad[:, column].sum()), "non-finite value")
+            raise InputError(f"data {name!r}: {said} in column {column} ({lines.placed(None, bad[:, column])})")
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
@@ -106,14 +108,10 @@ def encode_labels(
     """
     values = np.asarray(labels)
     if values.dtype.kind not in "biufUS":
-        missing = sum(value is None or value != value for value in values.tolist())
-        if missing:
-            raise InputError(f"data {name!r}: {missing} labels are missing")
+        _refuse_missing([value is None or value != value for value in values.tolist()], name)
         values = np.asarray([str(value) for value in values.tolist()])
     if values.dtype.kind == "f":
-        missing = int(np.isnan(values).sum())
-        if missing:
-            raise InputError(f"data {name!r}: {missing} labels are missing")
+        _refuse_missing(np.isnan(values).tolist(), name)
         odd = values[(values != np.round(values)) | (np.abs(values) >= 2**53)]  # infinities, too
         if len(odd):
             raise InputError(f"data {name!r}: labels such as {odd[0]} are no classes")
@@ -130,6 +128,12 @@ def encode_labels(
         if label not in number:
             raise InputError(f"data {name!r}, test set: " + unknown("label", label, known))
     return torch.tensor([number[label] for label in strings], dtype=torch.int64), known
+
+
+def _refuse_missing(missing: Sequence[bool], name: str) -> None:
+    if any(missing):
+        said = counted(sum(missing), "label is", "labels are")
+        raise InputError(f"data {name!r}: {said} missing ({lines.placed(None, missing)})")
 
 
 def _one_a_row(labels: Any, name: str) -> Array:

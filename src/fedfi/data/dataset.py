@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from fedfi.arguments import Named, expect
+from fedfi.data import lines
 from fedfi.data.augment import TRANSFORMS, random_crop, random_flip
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, counted, unknown
 from fedfi.models.shapes import InputSpec
 from fedfi.numerics.finite import all_finite
 
@@ -259,7 +260,8 @@ def _check_finite(data: Dataset, wrong: Tensor, what: str) -> None:
         column = int(wrong.sum(0).argmax())
         label = data.feature_names[column] if data.feature_names else str(column)
         where, wrong = f" in column {label!r}", wrong[:, column]
-    raise InputError(f"data {data.name!r}: {int(wrong.sum())} {what} values{where}")
+    rows = lines.placed(None, wrong.flatten(1).any(1) if wrong.ndim > 1 else wrong)
+    raise InputError(f"data {data.name!r}: {counted(int(wrong.sum()), f'{what} value')}{where} ({rows})")
 
 
 def _pixel_statistics(inputs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.lib.npyio import NpzFile
 
-from fedfi.data import arrays, images, tables, text
+from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
 from fedfi.data.tables import Options
@@ -139,26 +139,22 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:
     values = tables.column(frame, key, name)
-    empty = int(values.isna().sum() + (values == "").sum())
-    if empty:
-        raise InputError(f"data {name!r}: {empty} texts are missing in column {key!r}")
+    if said := lines.missing(values, f"in column {key!r}", values.isna() | (values == "")):
+        raise InputError(f"data {name!r}: {said}")
     return [str(value) for value in values.tolist()]
 
 
 def _read_table(paths: list[Path], name: str) -> Rows:
     """Reads one table, perhaps in several files of one kind."""
-    import pandas as pd
+    if paths[0].suffix != ".parquet":
+        return Rows(lines.read_csv(paths, "\t" if paths[0].suffix == ".tsv" else ",", name), missing=True)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        if paths[0].suffix == ".parquet":
-            return from_arrow(pa.concat_tables([pq.read_table(path) for path in paths]))
-        separator = "\t" if paths[0].suffix == ".tsv" else ","
-        frames = [pd.read_csv(path, sep=separator) for path in paths]
-    except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
+        return from_arrow(pa.concat_tables([pq.read_table(path) for path in paths]))
+    except (ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"data {name!r}: {paths[0]} cannot be read: {error}") from error
-    return Rows(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True), missing=True)
 
 
 def read_frame(path: Path, name: str) -> pd.DataFrame:

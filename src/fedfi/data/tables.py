@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fedfi.data import lines
 from fedfi.data.arrays import encode_labels
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, as_number, unknown
+from fedfi.errors import InputError, as_number, counted, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ def labels(
     train: pd.DataFrame, test: pd.DataFrame | None, options: Options, name: str
 ) -> tuple[torch.Tensor, torch.Tensor | None, tuple[str, ...]]:
     """Classes of train and test (or None), and the label of each class."""
+    for frame, which in ((train, ""), (test, ", test set")):
+        if frame is not None and len(frame) == 0:
+            raise InputError(f"data {name!r}{which} has no rows, only the columns {', '.join(map(str, frame.columns))}")
     key = label_column(train, options, name)
     _refuse_missing(train, [key], name)
     targets, names = encode_labels(train[key].to_numpy(), None, name)
@@ -96,8 +100,8 @@ def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = Fal
     if options.group is None or (test and options.group not in frame.columns):
         return {}
     ids = column(frame, options.group, name)
-    if ids.isna().any():
-        raise InputError(f"data {name!r}: {int(ids.isna().sum())} values of the group {options.group!r} are missing")
+    if said := lines.missing(ids, f"in the group {options.group!r}"):
+        raise InputError(f"data {name!r}: {said}")
     return {"groups": tuple(str(value) for value in ids.tolist()), "group_column": options.group}
 
 
@@ -209,8 +213,9 @@ def features_of(
         except (TypeError, ValueError) as error:
             slip = _slips(values)[0]
             raise InputError(f"data {name!r}: column {c!r} is not all numbers in {which}: {slip}") from error
-        if np.isinf(array).any():
-            raise InputError(f"data {name!r}: {int(np.isinf(array).sum())} infinite values in column {c!r}")
+        if (wrong := np.isinf(array)).any():
+            said = counted(int(wrong.sum()), "infinite value")
+            raise InputError(f"data {name!r}: {said} in column {c!r} ({lines.placed(frame, wrong)})")
         parts.append(array[:, None])
     for c, known in categories.items():
         values = column(frame, c, name)
@@ -247,8 +252,9 @@ def _refuse_slips(values: pd.Series, name: str) -> None:
 
 
 def _slips(values: pd.Series) -> list[str]:
-    """The values that are there and no numbers, each with its row, counted from 1 without the heading."""
-    return [f"row {n}: {v!r}" for n, v in enumerate(values.tolist(), 1) if not _is_missing(v) and not _is_number(v)]
+    """The values that are there and no numbers, each with its place."""
+    wrong = ((n, v) for n, v in enumerate(values.tolist()) if not _is_missing(v) and not _is_number(v))
+    return [f"{lines.place(values, n)}: {v!r}" for n, v in wrong]
 
 
 def _is_missing(value: Any) -> bool:
@@ -267,6 +273,5 @@ def _is_number(value: Any) -> bool:
 
 def _refuse_missing(frame: pd.DataFrame, chosen: list[str], name: str) -> None:
     for c in chosen:
-        count = int(column(frame, c, name).isna().sum())
-        if count:
-            raise InputError(f"data {name!r}: {count} values are missing in column {c!r}")
+        if said := lines.missing(column(frame, c, name), f"in column {c!r}"):
+            raise InputError(f"data {name!r}: {said}")
