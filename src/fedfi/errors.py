@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _FEW = 20
 """So many names are still read."""
@@ -97,6 +98,29 @@ def unknown(kind: str, given: object, valid: Iterable[str], listed_by: str = "")
     else:
         choices = f"choose from {', '.join(names[:_FEW])} and {len(names) - _FEW} more"
     return f"unknown {kind} {str(given)!r}{hint} ({choices})"
+
+
+def beside(path: Path, suffixes: Collection[str], *, folders: bool = False, where: bool = False) -> str:
+    """What to say behind the name of a file that is not there: that its folder is not, or the nearest one in it.
+
+    Args:
+        path: Where it should be.
+        suffixes: Kinds of files that would do besides its own, such as ``".csv"``.
+        folders: Whether a folder would do, too.
+        where: Whether to say in which folder a relative path was looked for.
+
+    Returns:
+        The end of a line, beginning with its own punctuation.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        return f" (there is no folder {folder})"
+    looked = f" (looked in {folder.resolve()})" if where and not path.is_absolute() else ""
+    kinds = {*suffixes, path.suffix} - {""}
+    fit = [p for p in folder.iterdir() if p.suffix in kinds or (folders and p.is_dir() and p.name[:1] != ".")]
+    by_name = {p.stem if p.suffix in kinds else p.name: p for p in sorted(fit)}  # endings are alike, and say nothing
+    near = nearest(path.stem, by_name)
+    return f"{looked}; did you mean {str(path.with_name(by_name[near[0]].name))!r}?" if near else looked
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from fedfi.data.partition import check_clients, check_partition
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
-from fedfi.errors import InputError, PlaceError, SettingError, blaming, first_line, nearest, out_of_memory, unknown
+from fedfi.errors import InputError, PlaceError, SettingError, beside, blaming, first_line, out_of_memory, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
@@ -392,10 +392,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin files with a mark
     except FileNotFoundError as error:
-        files = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        near = nearest(path.stem, [Path(file).stem for file in files])  # endings are all alike
-        hint = f"; did you mean {str(path.with_name(f'{near[0]}.toml'))!r}?" if near else ""
-        raise InputError(f"{path}: no such file{hint}") from error
+        raise InputError(f"{path}: no such file{beside(path, ('.toml',))}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

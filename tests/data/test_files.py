@@ -395,7 +395,8 @@ def test_a_slip_in_a_column_of_numbers_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         load(path)
     assert str(error.value).startswith(
-        "data 'ward': column 'age' is all numbers but for 1 of 100 values: line 58: 'abc'; mend it, leave the cell empty"
+        "data 'ward': column 'age' is all numbers but for 1 of 100 values: line 58: 'abc';"
+        " mend it, leave the cell empty"
     )
     data, _ = load(path, categories=["age"])
     assert "age=abc" in (data.feature_names or ())

@@ -17,7 +17,7 @@ from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
 from fedfi.data.tables import Options
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, beside, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Pair = tuple[Dataset, Dataset | None]
 _TABLES = (".csv", ".tsv", ".parquet")
-_READABLE = (*_TABLES, ".npz")
+READABLE = (*_TABLES, ".npz")
 _TOKENS = ("vocabulary", "length", "tokenizer")
 _COLUMNS = ("label", "group", "columns", "categories", "text", *_TOKENS)
 
@@ -61,7 +61,7 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     """
     test = None if options.test is None else Path(options.test).expanduser()
     if test is not None and not test.exists():
-        raise InputError(f"data {name!r}: no test set at {test}")
+        raise InputError(f"data {name!r}: no test set at {test}{beside(test, READABLE, folders=True, where=True)}")
     if path.is_dir():
         return _read_folder(path, test, name, options)
     if path.suffix in _TABLES:
@@ -69,7 +69,7 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     if path.suffix == ".npz":
         _refuse(options, name, "npz file", *_COLUMNS)
         return _read_npz(path, test, name)
-    raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _READABLE))
+    raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, READABLE))
 
 
 def _read_tables(train: list[Path], test: list[Path], name: str, options: Options) -> Pair:
@@ -164,7 +164,7 @@ def read_frame(path: Path, name: str) -> pd.DataFrame:
         InputError: If there is none, or it cannot be read.
     """
     if not path.is_file():
-        raise InputError(f"no file at {path}")
+        raise InputError(f"no file at {path}{beside(path, _TABLES, where=True)}")
     if path.suffix not in _TABLES:
         raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _TABLES))
     return _read_table([path], name).frame
@@ -207,7 +207,7 @@ def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -
         for pair, files in zip(keys, idx, strict=True):
             found.update(zip(pair, files or (), strict=False))
         return arrays.from_arrays({key: images.read_idx(file) for key, file in found.items()}, name)
-    single = sorted(file for file in folder.iterdir() if file.suffix in _READABLE)
+    single = sorted(file for file in folder.iterdir() if file.suffix in READABLE)
     if len(single) == 1:
         return read_path(single[0], name, options)
     if single:
@@ -231,7 +231,7 @@ def _read_pictures(folder: Path, test: Path | None, name: str, options: Options)
         test = official if test is None else test
     if not images.class_folders(folder):
         raise InputError(
-            f"data {name!r}: {folder} holds neither a table ({', '.join(_READABLE)}) nor a sub-folder of "
+            f"data {name!r}: {folder} holds neither a table ({', '.join(READABLE)}) nor a sub-folder of "
             "images for each class"
         )
     pixels, labels = images.read_folder(folder, name)
