@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+SET = "--set"
 _FEW = 20
 """So many names are still read."""
 _ALIKE = 0.65
@@ -27,9 +28,11 @@ class InputError(ValueError):
     Attributes:
         tables: Tables of an experiment from whose settings it may come, the likeliest first; none where its text begins
             with a key, or no setting is to blame.
+        option: The argument of `fedfi.load` that it is about, or none.
     """
 
     tables: tuple[str, ...] = ()
+    option: str = ""
 
 
 class SettingError(InputError):
@@ -134,15 +137,26 @@ def about(*tables: str) -> Iterator[None]:
 
 
 @contextmanager
-def blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
-    """Within it, errors about what ``--set`` gave start with that instead of with the source.
+def of_option(option: str) -> Iterator[None]:
+    """Within it, input errors without an `option` are about this argument of a call; empty: about none."""
+    try:
+        yield
+    except InputError as error:
+        error.option = error.option or option
+        raise
+
+
+@contextmanager
+def blaming(source: str, overridden: Mapping[str, str]) -> Iterator[None]:
+    """Within it, errors about what the command line gave start with that instead of with the source.
 
     An error about a key that it gave is its alone; one about a table, or what is built of tables, of which it gave a
     part names its keys and the source, since either may be the cause.
 
     Args:
         source: Where the other settings come from; errors begin with it.
-        overridden: Dotted keys that ``--set`` gave.
+        overridden: Dotted keys that the command line gave, and what an error about one begins with: `SET`, before the
+            key, or such as ``"--algorithms fedavg:"``.
     """
     try:
         yield
@@ -152,12 +166,15 @@ def blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
         if said == text:
             raise
         key = re.split(r"[: ]", said, maxsplit=1)[0]  # of quoted parts, the first words will do
-        if any(_within(key, given) for given in overridden):
-            raise InputError(f"--set {said}") from error
+        if given := max((given for given in overridden if _within(key, given)), key=len, default=""):
+            raise InputError(f"{overridden[given]} {said}") from error
         found = [given for given in overridden if any(_within(given, table) for table in (key, *error.tables))]
         if not found:
             raise
-        raise InputError(f"--set {', '.join(found)} with {source}: {said}") from error
+        keys = [given for given in found if overridden[given] == SET]
+        others = dict.fromkeys(overridden[given].rstrip(":") for given in found if overridden[given] != SET)
+        who = [*([f"{SET} {', '.join(keys)}"] if keys else []), *others]
+        raise InputError(f"{', '.join(who)} with {source}: {said}") from error
 
 
 def _within(key: str, table: str) -> bool:

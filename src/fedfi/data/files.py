@@ -17,7 +17,7 @@ from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
 from fedfi.data.tables import Options
-from fedfi.errors import InputError, beside, unknown
+from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     """
     test = None if options.test is None else Path(options.test).expanduser()
     if test is not None and not test.exists():
-        raise InputError(f"data {name!r}: no test set at {test}{beside(test, READABLE, folders=True, where=True)}")
+        with of_option("test"):
+            raise InputError(f"data {name!r}: no test set at {test}{beside(test, READABLE, folders=True, where=True)}")
     if path.is_dir():
         return _read_folder(path, test, name, options)
     if path.suffix in _TABLES:
@@ -119,12 +120,14 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     test_frame = None if test is None else test.frame
     targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
     length = whole("length", 64 if options.length is None else options.length, least=1)
-    texts = _texts(train.frame, str(options.text), name)
+    with of_option("text"):
+        texts = _texts(train.frame, str(options.text), name)
     if options.tokenizer is None:
         size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
         tokens = text.train_tokenizer(texts, size, length)
     elif options.vocabulary is None:
-        tokens = text.pretrained_tokenizer(options.tokenizer, length)
+        with of_option("tokenizer"):
+            tokens = text.pretrained_tokenizer(options.tokenizer, length)
     else:
         raise InputError(f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out")
     spec = InputSpec("text", (length,), len(names), tokens.vocabulary, tokens.padding)
@@ -250,4 +253,5 @@ def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...],
 def _refuse(options: Options, name: str, what: str, *keys: str) -> None:
     for key in keys:
         if getattr(options, key) is not None:
-            raise InputError(f"data {name!r} is a {what}: the option {key!r} means nothing there")
+            with of_option(key):
+                raise InputError(f"data {name!r} is a {what}: the option {key!r} means nothing there")

@@ -20,7 +20,7 @@ from fedfi.arguments import described, named
 from fedfi.data import arrays, files, hub, objects, tables
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
-from fedfi.errors import InputError, beside, unknown
+from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.importing import call, import_callable
 
 Pair = tuple[Dataset, Dataset | None]
@@ -152,7 +152,8 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
         if getattr(options, field.name) is not None and field.name not in (*accepted, "augment"):
             allowed = f"takes only {', '.join(accepted)}" if accepted else "takes none"
             hint = _RETURN_GROUPS if field.name == "group" and what.startswith(("function", "given")) else ""
-            raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
+            with of_option(field.name):
+                raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
 
 
 def _call(key: str, options: Options) -> Pair:

@@ -17,7 +17,7 @@ import torch
 from fedfi.data import lines
 from fedfi.data.arrays import encode_labels
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, as_number, counted, unknown
+from fedfi.errors import InputError, as_number, counted, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def column(frame: pd.DataFrame, wanted: str, name: str) -> pd.Series:
 def label_column(frame: pd.DataFrame, options: Options, name: str) -> str:
     """Name of the column of labels, the one asked for or the first usual one."""
     if options.label is not None:
-        return str(column(frame, options.label, name).name)
+        with of_option("label"):
+            return str(column(frame, options.label, name).name)
     for usual in LABELS:
         if usual in frame.columns:
             return usual
@@ -86,22 +87,24 @@ def labels(
         if frame is not None and len(frame) == 0:
             raise InputError(f"data {name!r}{which} has no rows, only the columns {', '.join(map(str, frame.columns))}")
     key = label_column(train, options, name)
-    _refuse_missing(train, [key], name)
-    targets, names = encode_labels(train[key].to_numpy(), None, name)
-    if test is None:
-        return targets, None, names
-    _refuse_missing(test, [key], f"{name}, test set")
-    tested, _ = encode_labels(test[key].to_numpy(), names, name)
-    return targets, tested, names
+    with of_option("label" if options.label is not None else ""):
+        _refuse_missing(train, [key], name)
+        targets, names = encode_labels(train[key].to_numpy(), None, name)
+        if test is None:
+            return targets, None, names
+        _refuse_missing(test, [key], f"{name}, test set")
+        tested, _ = encode_labels(test[key].to_numpy(), names, name)
+        return targets, tested, names
 
 
 def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = False) -> dict[str, Any]:
     """The fields `groups` and `group_column` of a data set, where one is asked for; a test may lack it."""
     if options.group is None or (test and options.group not in frame.columns):
         return {}
-    ids = column(frame, options.group, name)
-    if said := lines.missing(ids, f"in the group {options.group!r}"):
-        raise InputError(f"data {name!r}: {said}")
+    with of_option("group"):
+        ids = column(frame, options.group, name)
+        if said := lines.missing(ids, f"in the group {options.group!r}"):
+            raise InputError(f"data {name!r}: {said}")
     return {"groups": tuple(str(value) for value in ids.tolist()), "group_column": options.group}
 
 
@@ -129,10 +132,11 @@ def from_frame(
         chosen = [c for c in map(str, train.columns) if c not in (key, options.group)]
     else:
         chosen = list(options.columns)
-        for wanted in chosen:
-            column(train, wanted, name)
-        if key in chosen:
-            raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
+        with of_option("columns"):
+            for wanted in chosen:
+                column(train, wanted, name)
+            if key in chosen:
+                raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
     if not chosen:
         raise InputError(f"data {name!r} has no columns to learn from besides {key!r}")
     numbers, categories = _columns(train, chosen, options.categories or (), name)
@@ -167,7 +171,9 @@ def _columns(
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for c in named:
-        if c not in chosen:
+        if c in chosen:
+            continue
+        with of_option("categories"):
             raise InputError(f"data {name!r}: categories: {unknown('column', c, chosen)}")
     numbers: list[str] = []
     categories: dict[str, tuple[str, ...]] = {}
