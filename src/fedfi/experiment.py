@@ -92,14 +92,8 @@ class Data(BaseModel):
             set(OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(OF_RATINGS)
         )
         wrong -= {"kind"}
-        return next(
-            (
-                k
-                for k in sorted(wrong)
-                if getattr(self, k) != type(self).model_fields[k].get_default(call_default_factory=True)
-            ),
-            None,
-        )
+        plain = type(self)(name=self.name)
+        return next((k for k in sorted(wrong) if getattr(self, k) != getattr(plain, k)), None)
 
     @property
     def ratings(self) -> dict[str, Any]:

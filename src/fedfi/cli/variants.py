@@ -34,8 +34,8 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
         algorithms = str(experiment.settings.algorithm["name"])
     for item in [i.strip() for i in (algorithms or "").split(",") if i.strip()]:
         label, name, preset = parse_item(item)
-        keys: dict[str, object] = {"preset": preset} if preset else {}
-        _add(found, label, _variant(experiment, label, name, keys, {}, f"--algorithms {item}:"))
+        chosen: dict[str, object] = {"preset": preset} if preset else {}
+        _add(found, label, _variant(experiment, label, name, chosen, {}, f"--algorithms {item}:"))
     for label, keys in own.items():
         keys = dict(keys)
         tables: dict[str, dict[str, object]] = {t: keys.pop(t) for t in ("train", "model") if t in keys}
