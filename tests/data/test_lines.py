@@ -104,3 +104,9 @@ def test_ratings_with_a_heading_and_without(tmp_path: Path) -> None:
         (tmp_path / "r.csv").write_text(f"{head}1,2\n,3\n")
         with pytest.raises(InputError, match=rf"1 value is missing in 'user' \(line {line}\)"):
             read_ratings(tmp_path / "r.csv", "r")
+
+
+def test_a_text_longer_than_a_reader_takes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"text,label\n{'x' * 200_000},1\nb,\nc,2\n\n")
+    frame = read_csv([tmp_path / "a.csv"], ",", "a")
+    assert (frame["text"].map(len).tolist(), placed(frame, frame["label"].isna())) == ([200_000, 1, 1], "row 2")

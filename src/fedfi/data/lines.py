@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LINE = "line of the file"
 _SEPARATORS = {";": "';'", "\t": "tabs", "|": "'|'", ",": "','"}
 _FEW = 3
+_PIECE = 1 << 20
 
 
 def read_csv(paths: list[Path], separator: str, name: str) -> pd.DataFrame:
@@ -88,8 +89,7 @@ def index_of(path: Path, separator: str, rows: int, *, heading: bool = True) -> 
     """
     import pandas as pd
 
-    content = path.read_bytes()
-    if content.rstrip(b"\r\n").count(b"\n") + 1 == rows + heading:
+    if _count(path) == rows + heading:
         return pd.RangeIndex(1 + heading, 1 + heading + rows, name=LINE)
     found: list[int] = []
     if len(separator) == 1:  # a cell holds line breaks, or there are empty lines
@@ -139,9 +139,19 @@ def missing(values: pd.Series, what: str, wrong: Any = None) -> str | None:
 
 def _check_cells(path: Path, separator: str, expected: int, name: str) -> None:
     """Refuses a row of fewer or more cells; pandas takes cells that are not there for missing ones."""
-    for line, cells in _records(path, separator):
-        if len(cells) != expected:
-            raise InputError(f"data {name!r}: {path}: line {line} has {len(cells)} cells, expected {expected}")
+    with contextlib.suppress(csv.Error):  # such as a text that is longer than its reader takes
+        for line, cells in _records(path, separator):
+            if len(cells) != expected:
+                raise InputError(f"data {name!r}: {path}: line {line} has {len(cells)} cells, expected {expected}")
+
+
+def _count(path: Path) -> int:
+    """How many lines a file has, the last with or without its end."""
+    ends, last = 0, b"\n"
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            ends, last = ends + piece.count(b"\n"), piece[-1:]
+    return ends + (last != b"\n")
 
 
 def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
