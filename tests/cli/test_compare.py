@@ -246,3 +246,18 @@ def test_a_variant_of_the_file_is_blamed_on_its_table(file: Path, fedfi) -> None
     file.write_text(file.read_text() + '\n[compare.mine]\npreset = "litral"\n')
     err = fedfi("compare", file, "--set", 'algorithm.preset="as-published"', "--out", "c")[2]
     assert err.startswith('exp.toml [compare.mine]: algorithm.preset = "litral": unknown preset'), err
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_again(file: Path, fedfi) -> None:
+    """Whatever a run directory holds by then is cleared away, and nothing else."""
+    command = ["compare", file, "--algorithms", "fedavg", "--out", "c", "-q", "--rounds", "1"]
+    assert fedfi(*command)[0] == 0
+    directory = Path("c/fedavg/seed-0")
+    before = (directory / "model.safetensors").read_bytes()
+    for made in ("model.safetensors", "events.jsonl", "metrics.jsonl"):
+        (directory / made).unlink()
+    for checkpoint in (directory / "checkpoints").iterdir():
+        checkpoint.unlink()
+    code, _, err = fedfi(*command)
+    assert (code, err) == (0, "")
+    assert (directory / "model.safetensors").read_bytes() == before
