@@ -417,3 +417,14 @@ def test_the_data_themselves_are_blamed_on_their_name(file: Path, fedfi) -> None
     Path("ward.csv").write_text("outcome\n")
     err = fedfi("run", file, "-q", *sets, "--out", "a")[2]
     assert err.startswith("--set data.name = \"ward.csv\": data 'ward' has no rows"), err
+
+
+def test_odd_columns_are_told_once_at_the_start(file: Path, fedfi) -> None:
+    rows = "".join(f"{n},{20 + n % 9},,{n % 2}\n" for n in range(60))
+    Path("ward.csv").write_text("id,age,empty,outcome\n" + rows)
+    sets = ("--set", 'data={name="ward.csv",label="outcome",clients=3}', "--set", "data.partition={by='iid'}")
+    code, _, err = fedfi("run", file, *sets, "--out", "a")
+    assert code == 0, err
+    for said in ("column 'id' has another value in each of the 60 rows", "column 'empty' has no value at all"):
+        assert err.count(f"warning: {said}") == 1, err
+        assert Path("a/events.jsonl").read_text().count(said) == 1

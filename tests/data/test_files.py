@@ -421,3 +421,28 @@ def test_a_slip_in_the_test_set_is_named(tmp_path: Path) -> None:
     frame["age"] = ["1", "x", "3"]
     with pytest.raises(InputError, match=r"column 'age' is not all numbers in the test set: line 3: 'x'"):
         load(path, test=write(frame, tmp_path / "test.csv"))
+
+
+def test_columns_with_nothing_to_learn_from_are_noted(tmp_path: Path) -> None:
+    """Once each; a few rows, measurements and columns with a value twice are no ids."""
+    n = 30
+    frame = pd.DataFrame(
+        {
+            "id": range(10**8, 10**8 + n),  # which 32-bit numbers do not tell apart
+            "code": [f"p{i}" for i in range(n)],
+            "empty": [None] * n,
+            "length": [i + 0.5 for i in range(n)],
+            "year": [2000.0 + i for i in range(n)],
+            "age": [20 + i % 29 for i in range(n)],
+            "label": [i % 2 for i in range(n)],
+        }
+    )
+    data, _ = load(write(frame, tmp_path / "odd.csv"))
+    said = [note.split(":")[0] for note in data.notes]
+    ids = f"has another value in each of the {n} rows, as ids have"
+    assert sorted(said) == sorted(
+        [*(f"column {c!r} {ids}" for c in ("id", "code", "year")), "column 'empty' has no value at all"]
+    )
+    few, _ = load(frame[:10])
+    assert few.notes == ("column 'empty' has no value at all: nothing is learnt from it; leave it out (columns)",)
+    assert load(frame, columns=["age", "length"])[0].notes == ()

@@ -110,3 +110,11 @@ def test_a_text_longer_than_a_reader_takes_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"text,label\n{'x' * 200_000},1\nb,\nc,2\n\n")
     frame = read_csv([tmp_path / "a.csv"], ",", "a")
     assert (frame["text"].map(len).tolist(), placed(frame, frame["label"].isna())) == ([200_000, 1, 1], "row 2")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"ward\.csv: columns 1 and 3 are both called 'age'"):
+        load(file(tmp_path, {}, header="age,sex,age,outcome"), label="outcome")
+    frame = pd.DataFrame([[1, 2, 0], [3, 4, 1]], columns=["a", "a", "label"])
+    with pytest.raises(InputError, match="columns 1 and 2 are both called 'a'"):
+        load(frame)

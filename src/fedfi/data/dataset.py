@@ -51,6 +51,7 @@ class Dataset(metaclass=Named):
         categories: Values of each column that became one-hot columns, in their order (tables with columns only).
         tokenizer: What makes token ids of texts: ``{"trained": ...}``, as the package tokenizers writes it, or
             ``{"pretrained": name or folder}`` (texts that were read only).
+        notes: What is odd about the data, though they can be learnt from; a run says so at its start.
 
     Raises:
         InputError: If a shape, dtype or value does not fit.
@@ -71,6 +72,7 @@ class Dataset(metaclass=Named):
     one_hot: int = 0
     categories: Mapping[str, tuple[str, ...]] | None = None
     tokenizer: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)

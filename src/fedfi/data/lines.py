@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
                 f"data {name!r}: {path} looks separated by {_SEPARATORS[other]}, expected {_SEPARATORS[separator]} in"
                 f" a file of the kind {path.suffix}"
             )
+        refuse_twice(heading, f"{name!r}: {path}")  # pandas would call the second one a.1
         try:
             frame = pd.read_csv(path, sep=separator)
         except ValueError:  # pandas' parser errors are ValueErrors
@@ -76,6 +77,15 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
         _check_cells(path, separator, len(heading) + (named and not ends_empty), name)
     frame.index = index_of(path, separator, len(frame))
     return frame
+
+
+def refuse_twice(columns: Iterable[object], what: str) -> None:
+    """Refuses columns of which two have one name; some may have none."""
+    seen: dict[object, int] = {}
+    for number, column in enumerate(columns, start=1):
+        if column != "" and column in seen:
+            raise InputError(f"data {what}: columns {seen[column]} and {number} are both called {str(column)!r}")
+        seen[column] = number
 
 
 def index_of(path: Path, separator: str, rows: int, *, heading: bool = True) -> pd.Index[Any]:

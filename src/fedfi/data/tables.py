@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
 _MOST_CATEGORIES = 256
+_MANY = 20
+"""In so many rows it is no chance that all values of a column of whole numbers or of categories differ."""
 _MOST_SLIPS = 0.1
 """A column of which so few values are no numbers is one of numbers, with slips; above it, it is one of categories."""
 
@@ -84,7 +86,10 @@ def labels(
 ) -> tuple[torch.Tensor, torch.Tensor | None, tuple[str, ...]]:
     """Classes of train and test (or None), and the label of each class."""
     for frame, which in ((train, ""), (test, ", test set")):
-        if frame is not None and len(frame) == 0:
+        if frame is None:
+            continue
+        lines.refuse_twice(frame.columns, f"{name!r}{which}")
+        if len(frame) == 0:
             raise InputError(f"data {name!r}{which} has no rows, only the columns {', '.join(map(str, frame.columns))}")
     key = label_column(train, options, name)
     with of_option("label" if options.label is not None else ""):
@@ -156,6 +161,7 @@ def from_frame(
             feature_names=features,
             one_hot=one_hot,
             categories=categories,
+            notes=() if test else _odd(frame, (*numbers, *categories)),
             **groups(frame, options, name, test=test),
         )
 
@@ -191,6 +197,25 @@ def _columns(
             )
         categories[c] = values
     return numbers, categories
+
+
+def _odd(frame: pd.DataFrame, chosen: Sequence[str]) -> tuple[str, ...]:
+    """What is said of columns that have nothing to learn from: those without a value, and ids."""
+    from pandas.api.types import is_float_dtype
+
+    notes = []
+    for c in chosen:
+        values = frame[c]
+        if values.isna().all():
+            notes.append(f"column {c!r} has no value at all: nothing is learnt from it; leave it out (columns)")
+        elif len(values) < _MANY or values.isna().any() or not values.is_unique:
+            continue
+        elif not is_float_dtype(values) or (values % 1 == 0).all():
+            notes.append(
+                f"column {c!r} has another value in each of the {len(values)} rows, as ids have: if it is one, leave it"
+                " out (columns)"
+            )
+    return tuple(notes)
 
 
 def features_of(
