@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedfi.averaging.fedavg import FedAvg
     from fedfi.averaging.fedprox import FedProx
     from fedfi.averaging.server import Averaging
-    from fedfi.data import ClientData, Dataset, Examples, FederatedData, federate, load
+    from fedfi.data import ClientData, Dataset, Examples, FederatedData, Inputs, federate, load
     from fedfi.data.interactions import Ratings, leave_one_out
     from fedfi.data.ratings import ClientRatings, RatingsData
     from fedfi.data.recommendation import load_ratings
@@ -109,6 +109,7 @@ _HOMES = {
     "HasLevels": "federation.algorithm",
     "InputError": "errors",
     "InputSpec": "models",
+    "Inputs": "data",
     "Layout": "federation.packet",
     "LocalEngine": "engines.local",
     "Memory": "federation.client",
@@ -196,6 +197,7 @@ __all__ = [
     "HeteroFL",
     "InputError",
     "InputSpec",
+    "Inputs",
     "ItemKNN",
     "LGFedAvg",
     "Layout",

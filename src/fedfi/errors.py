@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
+SET = "--set"
 _FEW = 20
 """So many names are still read."""
 _ALIKE = 0.65
@@ -26,9 +28,11 @@ class InputError(ValueError):
     Attributes:
         tables: Tables of an experiment from whose settings it may come, the likeliest first; none where its text begins
             with a key, or no setting is to blame.
+        option: The argument of `fedfi.load` that it is about, or none.
     """
 
     tables: tuple[str, ...] = ()
+    option: str = ""
 
 
 class SettingError(InputError):
@@ -99,6 +103,29 @@ def unknown(kind: str, given: object, valid: Iterable[str], listed_by: str = "")
     return f"unknown {kind} {str(given)!r}{hint} ({choices})"
 
 
+def beside(path: Path, suffixes: Collection[str], *, folders: bool = False, where: bool = False) -> str:
+    """What to say behind the name of a file that is not there: that its folder is not, or the nearest one in it.
+
+    Args:
+        path: Where it should be.
+        suffixes: Kinds of files that would do besides its own, such as ``".csv"``.
+        folders: Whether a folder would do, too.
+        where: Whether to say in which folder a relative path was looked for.
+
+    Returns:
+        The end of a line, beginning with its own punctuation.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        return f" (there is no folder {folder})"
+    looked = f" (looked in {folder.resolve()})" if where and not path.is_absolute() else ""
+    kinds = {*suffixes, path.suffix} - {""}
+    fit = [p for p in folder.iterdir() if p.suffix in kinds or (folders and p.is_dir() and p.name[:1] != ".")]
+    by_name = {p.stem if p.suffix in kinds else p.name: p for p in sorted(fit)}  # endings are alike, and say nothing
+    near = nearest(path.stem, by_name)
+    return f"{looked}; did you mean {str(path.with_name(by_name[near[0]].name))!r}?" if near else looked
+
+
 @contextmanager
 def about(*tables: str) -> Iterator[None]:
     """Within it, input errors that do not know yet from which tables of settings they may come are of these."""
@@ -110,15 +137,26 @@ def about(*tables: str) -> Iterator[None]:
 
 
 @contextmanager
-def blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
-    """Within it, errors about what ``--set`` gave start with that instead of with the source.
+def of_option(option: str) -> Iterator[None]:
+    """Within it, input errors without an `option` are about this argument of a call; empty: about none."""
+    try:
+        yield
+    except InputError as error:
+        error.option = error.option or option
+        raise
+
+
+@contextmanager
+def blaming(source: str, overridden: Mapping[str, str]) -> Iterator[None]:
+    """Within it, errors about what the command line gave start with that instead of with the source.
 
     An error about a key that it gave is its alone; one about a table, or what is built of tables, of which it gave a
     part names its keys and the source, since either may be the cause.
 
     Args:
         source: Where the other settings come from; errors begin with it.
-        overridden: Dotted keys that ``--set`` gave.
+        overridden: Dotted keys that the command line gave, and what an error about one begins with: `SET`, before the
+            key, or such as ``"--algorithms fedavg:"``.
     """
     try:
         yield
@@ -128,16 +166,30 @@ def blaming(source: str, overridden: Collection[str]) -> Iterator[None]:
         if said == text:
             raise
         key = re.split(r"[: ]", said, maxsplit=1)[0]  # of quoted parts, the first words will do
-        if any(_within(key, given) for given in overridden):
-            raise InputError(f"--set {said}") from error
+        if given := max((given for given in overridden if _within(key, given)), key=len, default=""):
+            raise InputError(f"{overridden[given]} {said}") from error
         found = [given for given in overridden if any(_within(given, table) for table in (key, *error.tables))]
         if not found:
             raise
-        raise InputError(f"--set {', '.join(found)} with {source}: {said}") from error
+        keys = [given for given in found if overridden[given] == SET]
+        others = dict.fromkeys(overridden[given].rstrip(":") for given in found if overridden[given] != SET)
+        who = [*([f"{SET} {', '.join(keys)}"] if keys else []), *others]
+        raise InputError(f"{', '.join(who)} with {source}: {said}") from error
 
 
 def _within(key: str, table: str) -> bool:
     return key == table or key.startswith(f"{table}.")
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """A number of things: ``"1 value"``, ``"2 values"``.
+
+    Args:
+        number: How many.
+        singular: What one is called.
+        plural: What several are called; by default with an ``s``.
+    """
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ from fedfi.data.partition import check_clients, check_partition
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import is_ratings, load_ratings
-from fedfi.errors import InputError, PlaceError, SettingError, blaming, first_line, nearest, out_of_memory, unknown
+from fedfi.errors import SET, InputError, PlaceError, SettingError, beside, blaming, first_line, out_of_memory, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
@@ -92,14 +92,8 @@ class Data(BaseModel):
             set(OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(OF_RATINGS)
         )
         wrong -= {"kind"}
-        return next(
-            (
-                k
-                for k in sorted(wrong)
-                if getattr(self, k) != type(self).model_fields[k].get_default(call_default_factory=True)
-            ),
-            None,
-        )
+        plain = type(self)(name=self.name)
+        return next((k for k in sorted(wrong) if getattr(self, k) != getattr(plain, k)), None)
 
     @property
     def ratings(self) -> dict[str, Any]:
@@ -117,6 +111,12 @@ class Data(BaseModel):
         if self.partition.get("by") == "natural" and "column" in self.partition:
             options.setdefault("group", self.partition["column"])
         return options
+
+    def given(self, option: str) -> tuple[str, Any]:
+        """The key that an option of the loader comes from, and its value."""
+        if option == "group" and self.group is None:
+            return "partition.column", self.partition.get("column")
+        return option, getattr(self, option) if option else None
 
 
 class Model(BaseModel):
@@ -161,14 +161,15 @@ class Experiment:
         method: The method, configured.
         tables: What the settings were made from.
         source: Where they come from; errors start with it.
-        overridden: Dotted keys of `tables` that the source does not hold: ``--set`` gave them, and gets their blame.
+        overridden: Dotted keys of `tables` that the source does not hold, and what gave them on the command line, which
+            gets their blame (`errors.blaming`).
     """
 
     settings: Settings
     method: Algorithm[Any]
     tables: Tables
     source: str
-    overridden: tuple[str, ...] = ()
+    overridden: Mapping[str, str] = field(default_factory=dict)
 
     def algorithm(self) -> Algorithm[Any]:
         """The configured method."""
@@ -179,7 +180,13 @@ class Experiment:
         with self.naming("data", f"data.name = {shown(self.settings.data.name)}"):
             if self.settings.data.holds == "ratings":
                 return load_ratings(self.settings.data.name)
-            return load(self.settings.data.name, **self.settings.data.loader_options())
+            try:
+                return load(self.settings.data.name, **self.settings.data.loader_options())
+            except InputError as error:
+                key, value = self.settings.data.given(error.option)
+                if value is None:  # it is about the data, or what their source chose itself
+                    raise
+                raise SettingError(f"{key} = {shown(value)}: {error}") from error
 
     def federate(self, loaded: Loaded) -> FederatedData | RatingsData:
         """Divides loaded data among clients by the experiment's seed; ratings are divided among their users."""
@@ -314,10 +321,10 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     tables = read_toml(path)
     parsed = [(override, *parse_override(override)) for override in overrides]
     given = {tuple(keys) for _, keys, _ in parsed}
-    overridden = {dotted(_first_new(tables, keys)): None for _, keys, _ in parsed}
+    overridden = {dotted(_first_new(tables, keys)): SET for _, keys, _ in parsed}
     for override, keys, value in parsed:
         _put(tables, keys, value, f"--set {override}", given)
-    return from_dict(tables, source=str(path), overridden=tuple(overridden))
+    return from_dict(tables, source=str(path), overridden=overridden)
 
 
 def of_run(directory: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -336,22 +343,23 @@ def of_run(directory: Path, overrides: Sequence[str] = ()) -> Experiment:
     return load_experiment(path, overrides) if overrides else from_dict(read_toml(path), source=str(path))
 
 
-def from_dict(tables: Tables, *, source: str = "experiment", overridden: tuple[str, ...] = ()) -> Experiment:
+def from_dict(tables: Tables, *, source: str = "experiment", overridden: Mapping[str, str] | None = None) -> Experiment:
     """Checks the settings of an experiment.
 
     Args:
         tables: As in a file.
         source: Where they come from; errors start with it.
-        overridden: Dotted keys that come from ``--set`` instead.
+        overridden: Dotted keys that come from the command line instead; see `Experiment`.
 
     Raises:
         InputError: As `load_experiment`.
     """
-    with blaming(source, overridden):
-        return _checked(tables, source, overridden)
+    given = overridden or {}
+    with blaming(source, given):
+        return _checked(tables, source, given)
 
 
-def _checked(tables: Tables, source: str, overridden: tuple[str, ...]) -> Experiment:
+def _checked(tables: Tables, source: str, overridden: Mapping[str, str]) -> Experiment:
     settings = validate(Settings, tables, source=source)
     if (key := settings.data.misplaced) is not None:
         raise InputError(
@@ -392,10 +400,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors begin files with a mark
     except FileNotFoundError as error:
-        files = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-        near = nearest(path.stem, [Path(file).stem for file in files])  # endings are all alike
-        hint = f"; did you mean {str(path.with_name(f'{near[0]}.toml'))!r}?" if near else ""
-        raise InputError(f"{path}: no such file{hint}") from error
+        raise InputError(f"{path}: no such file{beside(path, ('.toml',))}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -228,3 +228,36 @@ def test_methods_that_cannot_work_are_told_before_the_first_run(file: Path, fedf
 def test_rounds_may_be_given(file: Path, fedfi) -> None:
     assert fedfi("compare", file, "--algorithms", "fedavg", "--rounds", "1", "--out", "c", "-q")[0] == 0
     assert len(read_lines(Path("c/fedavg/seed-0/metrics.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ("fedavg,fedfibos:litral", '--algorithms fedfibos:litral: algorithm.preset = "litral": unknown preset'),
+        ("fedavg,x=fedmf", '--algorithms x=fedmf: algorithm.name = "fedmf": learns from ratings'),
+    ],
+)
+def test_what_algorithms_gave_is_blamed_on_it(file: Path, fedfi, methods: str, said: str) -> None:
+    code, _, err = fedfi("compare", file, "--algorithms", methods, "--out", "c")
+    assert (code != 0, said in err) == (True, True), err
+
+
+def test_a_variant_of_the_file_is_blamed_on_its_table(file: Path, fedfi) -> None:
+    file.write_text(file.read_text() + '\n[compare.mine]\npreset = "litral"\n')
+    err = fedfi("compare", file, "--set", 'algorithm.preset="as-published"', "--out", "c")[2]
+    assert err.startswith('exp.toml [compare.mine]: algorithm.preset = "litral": unknown preset'), err
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_again(file: Path, fedfi) -> None:
+    """Whatever a run directory holds by then is cleared away, and nothing else."""
+    command = ["compare", file, "--algorithms", "fedavg", "--out", "c", "-q", "--rounds", "1"]
+    assert fedfi(*command)[0] == 0
+    directory = Path("c/fedavg/seed-0")
+    before = (directory / "model.safetensors").read_bytes()
+    for made in ("model.safetensors", "events.jsonl", "metrics.jsonl"):
+        (directory / made).unlink()
+    for checkpoint in (directory / "checkpoints").iterdir():
+        checkpoint.unlink()
+    code, _, err = fedfi(*command)
+    assert (code, err) == (0, "")
+    assert (directory / "model.safetensors").read_bytes() == before

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedfi.validation import as_toml
+
 
 @pytest.mark.parametrize(
     ("setting", "line"),
@@ -378,3 +380,64 @@ def test_what_is_built_of_tables_blames_who_gave_them(file: Path, fedfi, setting
     file.write_text(text)
     code, _, err = fedfi("run", file, "-q", "--out", "a", *(part for s in settings for part in ("--set", s)))
     assert (code, err[: len(front)]) == (2, front)
+
+
+WARD = "age,hospital,outcome\n" + "".join(f"{20 + n},{'ab'[n % 2]},{n % 3 // 2}\n" for n in range(30))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("data.label", "outcom", "unknown column 'outcom'; did you mean 'outcome'?"),
+        ("data.label", "age2", "unknown column 'age2'; did you mean 'age'?"),
+        ("data.partition.column", "hosptial", "unknown column 'hosptial'; did you mean 'hospital'?"),
+        ("data.group", "hosptial", "unknown column 'hosptial'; did you mean 'hospital'?"),
+        ("data.columns", ["agee"], "unknown column 'agee'; did you mean 'age'?"),
+        ("data.categories", ["agee"], "categories: unknown column 'agee'; did you mean 'age'?"),
+        ("data.text", "nots", "unknown column 'nots'"),
+        ("data.test", "tset.csv", "no test set at tset.csv"),
+        ("data.length", 3, "the option 'length' means nothing there"),
+    ],
+)
+def test_an_option_of_the_data_is_blamed_on_who_gave_it(file: Path, fedfi, key: str, value, said: str) -> None:
+    """The same key, from the file and from the command line."""
+    Path("ward.csv").write_text(WARD)
+    data = {"name": "ward.csv", "label": "outcome", "partition": {"by": "natural", "column": "hospital"}}
+    text = re.sub(r"\[data\].*?\n\n", "", file.read_text(), flags=re.DOTALL)
+
+    def written(table) -> None:
+        file.write_text(text + "\n[data]\n" + "".join(f"{k} = {as_toml(v)}\n" for k, v in table.items()))
+
+    written(data)
+    front = f"{key} = {as_toml(value)}: data 'ward'"
+    code, _, err = fedfi("run", file, "-q", "--set", f"{key}={as_toml(value)}", "--out", "a")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"--set {front}"), err
+    assert said in err
+    table, _, last = key.removeprefix("data.").rpartition(".")
+    (data["partition"] if table else data)[last] = value
+    written(data)
+    code, _, err = fedfi("run", file, "-q", "--out", "a", "--set", "train.steps=1")
+    assert code == 2
+    assert err.startswith(f"exp.toml: {front}"), err
+
+
+def test_the_data_themselves_are_blamed_on_their_name(file: Path, fedfi) -> None:
+    Path("ward.csv").write_text(WARD.replace("20,a", "20,"))
+    sets = ("--set", 'data={name="ward.csv",label="outcome",partition={by="natural",column="hospital"}}')
+    err = fedfi("run", file, "-q", *sets, "--out", "a")[2]
+    assert err.startswith("--set data.partition.column = \"hospital\": data 'ward': 1 value is missing"), err
+    Path("ward.csv").write_text("outcome\n")
+    err = fedfi("run", file, "-q", *sets, "--out", "a")[2]
+    assert err.startswith("--set data.name = \"ward.csv\": data 'ward' has no rows"), err
+
+
+def test_odd_columns_are_told_once_at_the_start(file: Path, fedfi) -> None:
+    rows = "".join(f"{n},{20 + n % 9},,{n % 2}\n" for n in range(60))
+    Path("ward.csv").write_text("id,age,empty,outcome\n" + rows)
+    sets = ("--set", 'data={name="ward.csv",label="outcome",clients=3}', "--set", "data.partition={by='iid'}")
+    code, _, err = fedfi("run", file, *sets, "--out", "a")
+    assert code == 0, err
+    for said in ("column 'id' has another value in each of the 60 rows", "column 'empty' has no value at all"):
+        assert err.count(f"warning: {said}") == 1, err
+        assert Path("a/events.jsonl").read_text().count(said) == 1

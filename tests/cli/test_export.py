@@ -13,6 +13,7 @@ from safetensors import safe_open
 from tests.channels import nets
 
 from fedfi.cli.exporting import _program
+from fedfi.data.inputs import Inputs
 from fedfi.errors import InputError
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.models import InputSpec
@@ -137,6 +138,19 @@ def test_what_cannot_be_exported_is_said(file: Path, fedfi, arguments, said) -> 
     assert code == 2
     assert said in err
     assert not Path("x.safetensors").exists()
+
+
+def test_what_is_exported_says_how_inputs_are_made(file: Path, fedfi) -> None:
+    assert fedfi(*STRUCTURED, "a")[0] == 0
+    known = json.loads(Path("a/inputs.json").read_text())
+    assert (known["kind"], known["shape"], known["pixels"], len(known["mean"])) == ("image", [1, 8, 8], "uint8", 1)
+    for name, level in (("whole.safetensors", ()), ("small.safetensors", ("--capacity", "0.25")), ("whole.pt2", ())):
+        assert fedfi("export", "a", *level, "-o", name, "-q") == (0, "", "")
+        assert Inputs.read(name).record() == Inputs.read("a").record() == known
+    torch.export.save(torch.export.load("whole.pt2"), "bare.pt2")
+    for bare, said in (("bare.pt2", "says nothing of a model's inputs"), ("exp.toml", "is damaged")):
+        with pytest.raises(InputError, match=said):
+            Inputs.read(bare)
 
 
 @pytest.mark.parametrize("name", ["local", "he-fedavg", "fedfihe"])

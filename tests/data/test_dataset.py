@@ -112,7 +112,7 @@ def test_view_counts_and_subsets() -> None:
         ({"targets": torch.tensor([0, 1, 2, 0])}, "targets run from 0 to 2, expected 0 to 1"),
         ({"groups": ("a",)}, "1 group ids for 4 examples"),
         ({"augment": ("crap",)}, "did you mean 'crop'"),
-        ({"inputs": torch.full((4, 1, 2, 2), float("nan"))}, "16 non-finite values"),
+        ({"inputs": torch.full((4, 1, 2, 2), float("nan"))}, r"16 non-finite values \(examples 0, 1, 2 and 1 more\)"),
     ],
 )
 def test_wrong_data_sets_are_refused(change: dict[str, object], message: str) -> None:
@@ -126,7 +126,7 @@ def test_wrong_data_sets_are_refused(change: dict[str, object], message: str) ->
 
 
 def test_more_wrong_data() -> None:
-    with pytest.raises(InputError, match="1 infinite values in column 'b'"):
+    with pytest.raises(InputError, match=r"1 infinite value in column 'b' \(example 0\)"):
         table([[1, float("inf")], [1, 2]], feature_names=("a", "b"))
     with pytest.raises(InputError, match="only images can be augmented"):
         table([[1.0], [2.0]], augment=("flip",))

@@ -97,9 +97,9 @@ def test_csv_test_set_follows_the_training_set(tmp_path: Path) -> None:
         ({"label": "outcome", "columns": []}, "no columns to learn from"),
         ({"label": "outcome", "length": 3}, "the option 'length' means nothing there"),
         ({"label": "outcome", "test": "nowhere.csv"}, r"no test set at nowhere\.csv"),
-        ({"label": "pain"}, "1 values are missing in column 'pain'"),
-        ({"label": "outcome", "group": "pain"}, "1 values of the group 'pain' are missing"),
-        ({"label": "outcome", "text": "pain"}, "1 texts are missing in column 'pain'"),
+        ({"label": "pain"}, r"1 value is missing in column 'pain' \(line 4\)"),
+        ({"label": "outcome", "group": "pain"}, r"1 value is missing in the group 'pain' \(line 4\)"),
+        ({"label": "outcome", "text": "pain"}, r"1 value is missing in column 'pain' \(line 4\)"),
         ({"label": "outcome", "augment": ["flip"]}, "only images can be augmented"),
     ],
 )
@@ -112,7 +112,7 @@ def test_wrong_options_of_a_csv(tmp_path: Path, options: dict[str, Any], message
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1.0, float("inf")], "label": [0, 1]}, "1 infinite values in column 'a'"),
+        ({"a": [1.0, float("inf")], "label": [0, 1]}, r"1 infinite value in column 'a' \(line 3\)"),
         ({"a": [1, 2], "label": [0.5, 1]}, r"labels such as 0\.5 are no classes"),
         ({"a": [1, 2], "label": [1, 1]}, "expected at least 2 classes"),
         ({"a": [f"id{i}" for i in range(300)], "label": [0, 1] * 150}, "'a' has 300 different values"),
@@ -153,7 +153,7 @@ def test_parquet_of_numbers(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     assert load(tmp_path / "a.parquet")[0].inputs.tolist() == [[1], [2], [3]]
     pq.write_table(table.set_column(0, "a", pa.array([1.0, None, 3.0])), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="1 values are missing in column 'a'"):
+    with pytest.raises(InputError, match="1 value is missing in column 'a'"):
         load(tmp_path / "a.parquet")
 
 
@@ -254,12 +254,12 @@ def test_npz_with_a_test_file(tmp_path: Path) -> None:
     [
         ({"a": [1]}, r"has the arrays \['a'\], expected one of"),
         ({"x": [[1.0]] * 2}, "has 'x' but no 'y'"),
-        ({"x": [[1.0, np.nan], [1, 2]], "y": [0, 1]}, "1 non-finite values in column 1"),
+        ({"x": [[1.0, np.nan], [1, 2]], "y": [0, 1]}, r"1 non-finite value in column 1 \(example 0\)"),
         ({"x": [["a"], ["b"]], "y": [0, 1]}, "inputs must be an array of numbers"),
         ({"x": np.full((2, 4, 4), 256), "y": [0, 1]}, "pixels run from 256 to 256, expected 0 to 255"),
         ({"x": np.zeros((2, 1, 4, 4, 4)), "y": [0, 1]}, "must have 3 or 4 dimensions"),
         ({"x": np.zeros((2, 4)), "y": [0, 1, 1]}, "2 inputs, but 3 targets; expected one an input"),
-        ({"x": np.zeros((2, 4)), "y": [0.0, np.nan]}, "1 labels are missing"),
+        ({"x": np.zeros((2, 4)), "y": [0.0, np.nan]}, r"1 label is missing \(example 1\)"),
         ({"x": np.zeros((2, 4)), "y": [0.0, np.inf]}, "labels such as inf are no classes"),
         ({"x": np.zeros((2, 4)), "y": [1e30, 2e30]}, r"labels such as 1e\+30 are no classes"),
     ],
@@ -395,7 +395,8 @@ def test_a_slip_in_a_column_of_numbers_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         load(path)
     assert str(error.value).startswith(
-        "data 'ward': column 'age' is all numbers but for 1 of 100 values: row 57: 'abc'; mend it, leave the cell empty"
+        "data 'ward': column 'age' is all numbers but for 1 of 100 values: line 58: 'abc';"
+        " mend it, leave the cell empty"
     )
     data, _ = load(path, categories=["age"])
     assert "age=abc" in (data.feature_names or ())
@@ -418,5 +419,30 @@ def test_a_slip_in_the_test_set_is_named(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": ["1", "2", "3"], "label": [0, 1, 0]})
     path = write(frame, tmp_path / "train.csv")
     frame["age"] = ["1", "x", "3"]
-    with pytest.raises(InputError, match=r"column 'age' is not all numbers in the test set: row 2: 'x'"):
+    with pytest.raises(InputError, match=r"column 'age' is not all numbers in the test set: line 3: 'x'"):
         load(path, test=write(frame, tmp_path / "test.csv"))
+
+
+def test_columns_with_nothing_to_learn_from_are_noted(tmp_path: Path) -> None:
+    """Once each; a few rows, measurements and columns with a value twice are no ids."""
+    n = 30
+    frame = pd.DataFrame(
+        {
+            "id": range(10**8, 10**8 + n),  # which 32-bit numbers do not tell apart
+            "code": [f"p{i}" for i in range(n)],
+            "empty": [None] * n,
+            "length": [i + 0.5 for i in range(n)],
+            "year": [2000.0 + i for i in range(n)],
+            "age": [20 + i % 29 for i in range(n)],
+            "label": [i % 2 for i in range(n)],
+        }
+    )
+    data, _ = load(write(frame, tmp_path / "odd.csv"))
+    said = [note.split(":")[0] for note in data.notes]
+    ids = f"has another value in each of the {n} rows, as ids have"
+    assert sorted(said) == sorted(
+        [*(f"column {c!r} {ids}" for c in ("id", "code", "year")), "column 'empty' has no value at all"]
+    )
+    few, _ = load(frame[:10])
+    assert few.notes == ("column 'empty' has no value at all: nothing is learnt from it; leave it out (columns)",)
+    assert load(frame, columns=["age", "length"])[0].notes == ()

@@ -70,7 +70,7 @@ def test_users_are_filtered_before_items():
     ("frame", "said"),
     [
         ({"usr": [1], "item": [1]}, "unknown column 'user'; did you mean 'usr'?"),
-        ({"user": [1, None], "item": [1, 2]}, "1 values are missing in 'user'"),
+        ({"user": [1, None], "item": [1, 2]}, r"1 value is missing in 'user' \(row 2\)"),
         ({"user": [1], "item": [1], "rating": ["x"]}, "column 'rating' is not all numbers"),
         ({"user": [1], "item": [1], "rating": [0]}, "has no rating above 0"),
     ],

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fedfi.data import Dataset, available, federate, hub, load
+from fedfi.data.recommendation import load_ratings
 from fedfi.errors import InputError
 from fedfi.models import InputSpec
 
@@ -49,7 +50,7 @@ def test_breast_cancer_is_a_table() -> None:
 def test_unknown_names_and_options() -> None:
     with pytest.raises(InputError, match="unknown data set 'digit'; did you mean 'digits'"):
         load("digit")
-    with pytest.raises(InputError, match=r"no data at nowhere/x\.csv"):
+    with pytest.raises(InputError, match=r"no data at nowhere/x\.csv \(there is no folder nowhere\)$"):
         load("nowhere/x.csv")
     with pytest.raises(InputError, match="'digits': unknown option 'label'"):
         load("digits", label="x")
@@ -210,3 +211,30 @@ def test_arrays_are_a_data_set_and_say_what_they_are(tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, "my_arrays")
     with pytest.raises(InputError, match="got a tuple of ndarray, int"):
         load((x, 3))
+
+
+def test_a_file_that_is_not_there_is_told_the_nearest_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("patients.csv", "scores.inter", "notes.md"):
+        Path(name).write_text("age,outcome\n1,0\n2,1\n")
+    Path("scans").mkdir()
+    looked = f" (looked in {tmp_path})"
+    for given, said in (
+        ("patient.csv", f"no data at patient.csv{looked}; did you mean 'patients.csv'?"),
+        ("patients.tsv", f"no data at patients.tsv{looked}; did you mean 'patients.csv'?"),
+        (str(tmp_path / "patient.csv"), f"no data at {tmp_path}/patient.csv; did you mean '{tmp_path}/patients.csv'?"),
+        ("score.inter", f"no data at score.inter{looked}; did you mean 'scores.inter'?"),
+        (Path("scan"), f"no data at scan{looked}; did you mean 'scans'?"),
+        ("note.csv", f"no data at note.csv{looked}"),
+        ("notes.txt", f"no data at notes.txt{looked}"),
+    ):
+        with pytest.raises(InputError) as error:
+            load(given)
+        assert str(error.value) == said
+    for call in (load, load_ratings):
+        with pytest.raises(InputError, match=r"package\.module:function; did you mean 'patients\.csv'\?$"):
+            call("patients")
+    with pytest.raises(InputError, match=r"no test set at patient\.csv \(looked in .*\); did you mean 'patients\.csv'"):
+        load("patients.csv", label="outcome", test="patient.csv")
+    with pytest.raises(InputError, match=r"no data at rating\.csv \(looked in"):
+        load_ratings("rating.csv")

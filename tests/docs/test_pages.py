@@ -1,11 +1,12 @@
-"""The snippets of README and start page run, with fewer rounds."""
+"""The snippets of README and start page run, with fewer rounds; a section of a page is followed with a user's files."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
-from tests.blocks import ROOT, blocks
+from tests.blocks import ROOT, Reader, blocks
 
 from fedfi import registry
 from fedfi.experiment import load_experiment
@@ -39,3 +40,27 @@ def test_every_method_that_has_a_paper_is_shown_with_it() -> None:
     assert "`fedfi show NAME` names its paper" in (ROOT / "README.md").read_text()
     lacking = [name for name, entry in registry.entries().items() if not entry.paper]
     assert lacking == []
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_the_trained_model_on_new_rows(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is old is ill, a rule that ten rounds learn: what is printed at the end is the label of each new row."""
+    pytest.importorskip("plotly")  # every run ends with a report
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"age": 20 + 60 * (n % 2) + n % 7, "sex": "mf"[n % 3 > 0], "hospital": "we"[n % 5 > 2], "outcome": "ny"[n % 2]}
+        for n in range(120)
+    ]
+    new = [{"sex": row["sex"], "age": row["age"]} for row in rows[5 : 5 + count]]  # another order, no label
+    for name, part in (("patients.csv", rows), ("new.csv", new)):
+        with Path(name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(part[0]))
+            writer.writeheader()
+            writer.writerows(part)
+    page = (ROOT / "docs/your-own.md").read_text()
+    section = page.partition("## The trained model on new rows\n")[2].partition("\n## ")[0]
+    last = "for i in logits.argmax(1).tolist()])\n```\n"
+    assert section.count(last) == 1
+    printed = [row["outcome"] for row in rows[5 : 5 + count]]
+    Path("section.md").write_text(section.replace(last, f"{last}\n```text\n{printed}\n```\n"))
+    Reader(Path("section.md")).follow()

@@ -55,6 +55,7 @@ def test_a_run_directory_holds_what_was_promised(tmp_path):
         "run.toml",
         "env.json",
         "split.json",
+        "inputs.json",
         "events.jsonl",
         "metrics.jsonl",
         "checkpoints",
@@ -185,6 +186,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path):
     again = run(EVERYONE, tiny.small(), rounds=2, out=early, resume=True)
     assert all(torch.equal(whole.model[n], again.model[n]) for n in whole.model)
     assert (early / "split.json").exists()
+    assert (early / "inputs.json").read_bytes() == (tmp_path / "whole/inputs.json").read_bytes()
     locked = tmp_path / "locked"
     locked.mkdir()
     (locked / ".lock").touch()

@@ -36,6 +36,7 @@ _UNSTARTED = {
     "run.toml",
     "env.json",
     "split.json",
+    "inputs.json",
     "events.jsonl",
     "metrics.jsonl",
     "exhibits",

@@ -15,6 +15,7 @@ from torch import nn
 from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
 from fedfi.cli.running import remembered
+from fedfi.data.inputs import METADATA
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import DefinesLevels, DeploysNetwork, HasLevels
@@ -36,7 +37,7 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     Args:
         directory: The run directory.
         capacity: A level; None for the whole model.
-        out: A ``.safetensors`` file, or a ``.pt2`` program of `torch.export`.
+        out: A ``.safetensors`` file, or a ``.pt2`` program of `torch.export`; either holds what is in `inputs.json`.
         quiet: Say nothing.
 
     Raises:
@@ -60,6 +61,8 @@ def _export(experiment: Experiment, directory: Path, capacity: str | None, out: 
     task = experiment.task()
     module, about = _module(experiment, task, directory, capacity)
     module.eval()
+    if (inputs := task.data.inputs_record()) is not None:
+        about[METADATA] = json.dumps(inputs)
     if has_static_norms(module) and task.examples.validation is not None:
         take_statistics(task, module, task.examples.validation)
         keep_statistics(module)

@@ -34,7 +34,8 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
         algorithms = str(experiment.settings.algorithm["name"])
     for item in [i.strip() for i in (algorithms or "").split(",") if i.strip()]:
         label, name, preset = parse_item(item)
-        _add(found, label, _variant(experiment, label, name, {"preset": preset} if preset else {}, {}))
+        chosen: dict[str, object] = {"preset": preset} if preset else {}
+        _add(found, label, _variant(experiment, label, name, chosen, {}, f"--algorithms {item}:"))
     for label, keys in own.items():
         keys = dict(keys)
         tables: dict[str, dict[str, object]] = {t: keys.pop(t) for t in ("train", "model") if t in keys}
@@ -77,8 +78,14 @@ def _is_module(first: str, rest: Sequence[str]) -> bool:
 
 
 def _variant(
-    experiment: Experiment, label: str, name: str, keys: dict[str, object], changes: dict[str, dict[str, object]]
+    experiment: Experiment,
+    label: str,
+    name: str,
+    keys: dict[str, object],
+    changes: dict[str, dict[str, object]],
+    origin: str = "",
 ) -> Experiment:
+    """A variant; `origin` is what errors about its method's name and `keys` begin with, where no table describes it."""
     tables = {k: v for k, v in experiment.tables.items() if k != "compare"}
     algorithm = choose(experiment.settings.algorithm, name)
     if "clients_per_round" in keys or "participation" in keys:
@@ -88,9 +95,12 @@ def _variant(
     recipe = {k: v for k, v in tables.get("train", {}).items() if k not in replaced}
     model = tables["model"] | changes.get("model", {})
     tables |= {"algorithm": algorithm | keys, "train": recipe | train, "model": model}
-    own = label in experiment.settings.compare
-    source = f"{experiment.source} [compare.{label}]" if own else experiment.source
-    return from_dict(tables, source=source, overridden=experiment.overridden)
+    source = experiment.source if origin else f"{experiment.source} [compare.{label}]"
+    said = {f"algorithm.{key}" for key in ("name", *keys)} | {f"{t}.{key}" for t, new in changes.items() for key in new}
+    overridden = {key: by for key, by in experiment.overridden.items() if key not in said}
+    if origin:
+        overridden |= dict.fromkeys(said, origin)
+    return from_dict(tables, source=source, overridden=overridden)
 
 
 def _add(found: dict[str, Experiment], label: str, experiment: Experiment) -> None:

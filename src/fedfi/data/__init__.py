@@ -2,6 +2,7 @@
 
 from fedfi.data.dataset import Dataset, Examples
 from fedfi.data.federated import ClientData, FederatedData
+from fedfi.data.inputs import Inputs
 from fedfi.data.partition import partitions
 from fedfi.data.sources import accepted, available, load
 from fedfi.data.split import federate
@@ -11,6 +12,7 @@ __all__ = [
     "Dataset",
     "Examples",
     "FederatedData",
+    "Inputs",
     "accepted",
     "available",
     "federate",

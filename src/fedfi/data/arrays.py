@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedfi.data import lines
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, first_line, unknown
+from fedfi.errors import InputError, counted, first_line, unknown
 from fedfi.models.shapes import InputSpec
 
 Array = np.ndarray[Any, Any]
@@ -56,6 +57,21 @@ def from_inputs(
     inputs: Any, targets: torch.Tensor, label_names: tuple[str, ...], name: str, *, groups: Any = None
 ) -> Dataset:
     """A data set of images or numbers; see `from_arrays` for the shapes."""
+    tensor = raw_inputs(inputs, name)
+    ids = None if groups is None else tuple(map(str, _array(groups, f"data {name!r}: groups").ravel()))
+    return Dataset(
+        inputs=tensor,
+        targets=targets,
+        spec=InputSpec("image" if tensor.ndim == 4 else "tabular", tuple(tensor.shape[1:]), len(label_names)),
+        name=name,
+        groups=ids,
+        group_column=None if groups is None else "groups",
+        label_names=label_names,
+    )
+
+
+def raw_inputs(inputs: Any, name: str) -> torch.Tensor:
+    """Images ``[n, C, H, W]`` or numbers ``[n, F]`` as a data set holds them; see `from_arrays` for what is taken."""
     values = _numeric(inputs, name)
     if len(values) == 0:
         raise InputError(f"data {name!r} has no examples: inputs are {list(values.shape)}")
@@ -63,26 +79,15 @@ def from_inputs(
         raise InputError(f"data {name!r}: inputs are {list(values.shape)}, expected sizes of at least 1")
     if values.ndim >= 3:
         values = _channels_first(values, name)
-        kind = "image"
         values = values if values.dtype == np.uint8 else values.astype(np.float32)
     else:
-        kind = "tabular"
         values = values.reshape(len(values), -1).astype(np.float32)
         bad = ~np.isfinite(values)
         if bad.any():
             column = int(bad.sum(0).argmax())
-            raise InputError(f"data {name!r}: {int(bad[:, column].sum())} non-finite values in column {column}")
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    ids = None if groups is None else tuple(map(str, _array(groups, f"data {name!r}: groups").ravel()))
-    return Dataset(
-        inputs=tensor,
-        targets=targets,
-        spec=InputSpec(kind=kind, shape=tuple(tensor.shape[1:]), classes=len(label_names)),  # type: ignore[arg-type]
-        name=name,
-        groups=ids,
-        group_column=None if groups is None else "groups",
-        label_names=label_names,
-    )
+            said = counted(int(bad[:, column].sum()), "non-finite value")
+            raise InputError(f"data {name!r}: {said} in column {column} ({lines.placed(None, bad[:, column])})")
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def encode_labels(
@@ -103,14 +108,10 @@ def encode_labels(
     """
     values = np.asarray(labels)
     if values.dtype.kind not in "biufUS":
-        missing = sum(value is None or value != value for value in values.tolist())
-        if missing:
-            raise InputError(f"data {name!r}: {missing} labels are missing")
+        _refuse_missing([value is None or value != value for value in values.tolist()], name)
         values = np.asarray([str(value) for value in values.tolist()])
     if values.dtype.kind == "f":
-        missing = int(np.isnan(values).sum())
-        if missing:
-            raise InputError(f"data {name!r}: {missing} labels are missing")
+        _refuse_missing(np.isnan(values).tolist(), name)
         odd = values[(values != np.round(values)) | (np.abs(values) >= 2**53)]  # infinities, too
         if len(odd):
             raise InputError(f"data {name!r}: labels such as {odd[0]} are no classes")
@@ -127,6 +128,12 @@ def encode_labels(
         if label not in number:
             raise InputError(f"data {name!r}, test set: " + unknown("label", label, known))
     return torch.tensor([number[label] for label in strings], dtype=torch.int64), known
+
+
+def _refuse_missing(missing: Sequence[bool], name: str) -> None:
+    if any(missing):
+        said = counted(sum(missing), "label is", "labels are")
+        raise InputError(f"data {name!r}: {said} missing ({lines.placed(None, missing)})")
 
 
 def _one_a_row(labels: Any, name: str) -> Array:

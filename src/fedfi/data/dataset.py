@@ -6,15 +6,18 @@ Shapes: ``n`` examples; images ``[n, C, H, W]``, tables ``[n, F]``, token ids ``
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedfi.arguments import Named, expect
+from fedfi.data import lines
 from fedfi.data.augment import TRANSFORMS, random_crop, random_flip
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, counted, unknown
 from fedfi.models.shapes import InputSpec
 from fedfi.numerics.finite import all_finite
 
@@ -45,6 +48,10 @@ class Dataset(metaclass=Named):
         label_names: The label that each class stood for, in class order.
         feature_names: Name of each feature (tables only).
         one_hot: How many of the last features are one-hot columns, which are never scaled (tables only).
+        categories: Values of each column that became one-hot columns, in their order (tables with columns only).
+        tokenizer: What makes token ids of texts: ``{"trained": ...}``, as the package tokenizers writes it, or
+            ``{"pretrained": name or folder}`` (texts that were read only).
+        notes: What is odd about the data, though they can be learnt from; a run says so at its start.
 
     Raises:
         InputError: If a shape, dtype or value does not fit.
@@ -63,6 +70,9 @@ class Dataset(metaclass=Named):
     label_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     one_hot: int = 0
+    categories: Mapping[str, tuple[str, ...]] | None = None
+    tokenizer: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -164,23 +174,35 @@ class Examples(metaclass=Named):
         data = self.dataset
         rows = self.indices if positions is None else self.indices[positions]
         x, y = data.inputs[rows], data.targets[rows]
-        if data.spec.kind == "text":
-            return x.long(), y
-        if data.spec.kind == "tabular":
-            if data.fill is not None:
-                x = torch.where(x.isnan(), data.fill, x)
-            if data.mean is not None and data.std is not None:
-                x = (x - data.mean) / data.std
-            return x, y
-        if augment is not None:
+        if augment is not None and data.spec.kind == "image":
             if "crop" in data.augment:
                 x = random_crop(x, augment)
             if "flip" in data.augment:
                 x = random_flip(x, augment)
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x
-        if data.mean is not None and data.std is not None:
-            x = (x - data.mean[:, None, None]).div_(data.std[:, None, None])
-        return x, y
+        return model_inputs(x, data.spec.kind, data.mean, data.std, data.fill), y
+
+
+def model_inputs(x: Tensor, kind: str, mean: Tensor | None, std: Tensor | None, fill: Tensor | None) -> Tensor:
+    """What a model is fed of values as a data set holds them.
+
+    Args:
+        x: Some of `Dataset.inputs`, or new ones like them.
+        kind: Of `InputSpec`.
+        mean: As `Dataset.mean`.
+        std: As `Dataset.std`.
+        fill: As `Dataset.fill`.
+
+    Returns:
+        Inputs, float32 ``[b, *shape]`` and normalised, or int64 token ids ``[b, L]``.
+    """
+    if kind == "text":
+        return x.long()
+    if kind == "tabular":
+        if fill is not None:
+            x = torch.where(x.isnan(), fill, x)
+        return x if mean is None or std is None else (x - mean) / std
+    x = x.float().div_(255) if x.dtype == torch.uint8 else x
+    return x if mean is None or std is None else (x - mean[:, None, None]).div_(std[:, None, None])
 
 
 def _check(data: Dataset) -> None:
@@ -240,7 +262,8 @@ def _check_finite(data: Dataset, wrong: Tensor, what: str) -> None:
         column = int(wrong.sum(0).argmax())
         label = data.feature_names[column] if data.feature_names else str(column)
         where, wrong = f" in column {label!r}", wrong[:, column]
-    raise InputError(f"data {data.name!r}: {int(wrong.sum())} {what} values{where}")
+    rows = lines.placed(None, wrong.flatten(1).any(1) if wrong.ndim > 1 else wrong)
+    raise InputError(f"data {data.name!r}: {counted(int(wrong.sum()), f'{what} value')}{where} ({rows})")
 
 
 def _pixel_statistics(inputs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedfi.arguments import Named, expect
 from fedfi.data.dataset import Dataset, Examples
+from fedfi.data.inputs import Inputs
 from fedfi.errors import InputError
 from fedfi.models.shapes import InputSpec
 
@@ -93,6 +94,10 @@ class FederatedData(metaclass=Named):
         check_disjoint([*train, ("test", self.test)])
         tests = [(f"test of client {client!r}", data.test) for client, data in self.clients.items()]
         check_disjoint([*train, *tests])
+
+    def inputs_record(self) -> dict[str, Any]:
+        """How a new row becomes a model's input, for ``inputs.json``: as one of the test set does."""
+        return Inputs.of(self.test.dataset).record()
 
     def split_record(self) -> dict[str, Any]:
         """Who holds which examples, for ``split.json``; the split is checked first.

@@ -7,17 +7,17 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.lib.npyio import NpzFile
 
-from fedfi.data import arrays, images, tables, text
+from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
 from fedfi.data.tables import Options
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Pair = tuple[Dataset, Dataset | None]
 _TABLES = (".csv", ".tsv", ".parquet")
-_READABLE = (*_TABLES, ".npz")
+READABLE = (*_TABLES, ".npz")
 _TOKENS = ("vocabulary", "length", "tokenizer")
 _COLUMNS = ("label", "group", "columns", "categories", "text", *_TOKENS)
 
@@ -61,7 +61,8 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     """
     test = None if options.test is None else Path(options.test).expanduser()
     if test is not None and not test.exists():
-        raise InputError(f"data {name!r}: no test set at {test}")
+        with of_option("test"):
+            raise InputError(f"data {name!r}: no test set at {test}{beside(test, READABLE, folders=True, where=True)}")
     if path.is_dir():
         return _read_folder(path, test, name, options)
     if path.suffix in _TABLES:
@@ -69,7 +70,7 @@ def read_path(path: Path, name: str, options: Options) -> Pair:
     if path.suffix == ".npz":
         _refuse(options, name, "npz file", *_COLUMNS)
         return _read_npz(path, test, name)
-    raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _READABLE))
+    raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, READABLE))
 
 
 def _read_tables(train: list[Path], test: list[Path], name: str, options: Options) -> Pair:
@@ -119,49 +120,57 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     test_frame = None if test is None else test.frame
     targets, test_targets, names = tables.labels(train.frame, test_frame, options, name)
     length = whole("length", 64 if options.length is None else options.length, least=1)
-    texts = _texts(train.frame, str(options.text), name)
+    with of_option("text"):
+        texts = _texts(train.frame, str(options.text), name)
     if options.tokenizer is None:
         size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
-        encode, vocabulary, padding = text.train_tokenizer(texts, size, length)
+        tokens = text.train_tokenizer(texts, size, length)
     elif options.vocabulary is None:
-        encode, vocabulary, padding = text.pretrained_tokenizer(options.tokenizer, length)
+        with of_option("tokenizer"):
+            tokens = text.pretrained_tokenizer(options.tokenizer, length)
     else:
         raise InputError(f"data {name!r}: a pretrained tokenizer brings its own vocabulary, leave 'vocabulary' out")
-    spec = InputSpec("text", (length,), len(names), vocabulary, padding)
+    spec = InputSpec("text", (length,), len(names), tokens.vocabulary, tokens.padding)
+    same: dict[str, Any] = {"spec": spec, "name": name, "label_names": names, "tokenizer": tokens.record}
 
-    kept = tables.groups(train.frame, options, name)
-    data = Dataset(encode(texts), targets, spec, name, label_names=names, **kept)
+    data = Dataset(tokens(texts), targets, **same, **tables.groups(train.frame, options, name))
     if test is None or test_targets is None:
         return data, None
-    texts, kept = (
-        _texts(test.frame, str(options.text), name),
-        tables.groups(test.frame, options, name, test=True),
-    )
-    return data, Dataset(encode(texts), test_targets, spec, name, label_names=names, **kept)
+    texts, kept = _texts(test.frame, str(options.text), name), tables.groups(test.frame, options, name, test=True)
+    return data, Dataset(tokens(texts), test_targets, **same, **kept)
 
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:
     values = tables.column(frame, key, name)
-    empty = int(values.isna().sum() + (values == "").sum())
-    if empty:
-        raise InputError(f"data {name!r}: {empty} texts are missing in column {key!r}")
+    if said := lines.missing(values, f"in column {key!r}", values.isna() | (values == "")):
+        raise InputError(f"data {name!r}: {said}")
     return [str(value) for value in values.tolist()]
 
 
 def _read_table(paths: list[Path], name: str) -> Rows:
     """Reads one table, perhaps in several files of one kind."""
-    import pandas as pd
+    if paths[0].suffix != ".parquet":
+        return Rows(lines.read_csv(paths, "\t" if paths[0].suffix == ".tsv" else ",", name), missing=True)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        if paths[0].suffix == ".parquet":
-            return from_arrow(pa.concat_tables([pq.read_table(path) for path in paths]))
-        separator = "\t" if paths[0].suffix == ".tsv" else ","
-        frames = [pd.read_csv(path, sep=separator) for path in paths]
-    except (ValueError, OSError, pa.ArrowException) as error:  # pandas' parser errors are ValueErrors
+        return from_arrow(pa.concat_tables([pq.read_table(path) for path in paths]))
+    except (ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"data {name!r}: {paths[0]} cannot be read: {error}") from error
-    return Rows(frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True), missing=True)
+
+
+def read_frame(path: Path, name: str) -> pd.DataFrame:
+    """The columns of a csv, tsv or parquet file.
+
+    Raises:
+        InputError: If there is none, or it cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"no file at {path}{beside(path, _TABLES, where=True)}")
+    if path.suffix not in _TABLES:
+        raise InputError(f"data {name!r}: " + unknown("kind of file", path.suffix or path.name, _TABLES))
+    return _read_table([path], name).frame
 
 
 def _read_npz(path: Path, test: Path | None, name: str) -> Pair:
@@ -201,7 +210,7 @@ def _read_folder(folder: Path, test: Path | None, name: str, options: Options) -
         for pair, files in zip(keys, idx, strict=True):
             found.update(zip(pair, files or (), strict=False))
         return arrays.from_arrays({key: images.read_idx(file) for key, file in found.items()}, name)
-    single = sorted(file for file in folder.iterdir() if file.suffix in _READABLE)
+    single = sorted(file for file in folder.iterdir() if file.suffix in READABLE)
     if len(single) == 1:
         return read_path(single[0], name, options)
     if single:
@@ -225,7 +234,7 @@ def _read_pictures(folder: Path, test: Path | None, name: str, options: Options)
         test = official if test is None else test
     if not images.class_folders(folder):
         raise InputError(
-            f"data {name!r}: {folder} holds neither a table ({', '.join(_READABLE)}) nor a sub-folder of "
+            f"data {name!r}: {folder} holds neither a table ({', '.join(READABLE)}) nor a sub-folder of "
             "images for each class"
         )
     pixels, labels = images.read_folder(folder, name)
@@ -244,4 +253,5 @@ def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...],
 def _refuse(options: Options, name: str, what: str, *keys: str) -> None:
     for key in keys:
         if getattr(options, key) is not None:
-            raise InputError(f"data {name!r} is a {what}: the option {key!r} means nothing there")
+            with of_option(key):
+                raise InputError(f"data {name!r} is a {what}: the option {key!r} means nothing there")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfi.data import lines
 from fedfi.data.ratings import Negatives, RatingsData
 from fedfi.errors import InputError, unknown
 from fedfi.numerics.counter import Ints
@@ -95,6 +96,7 @@ def read_ratings(path: Path, name: str) -> Ratings:
             engine="python" if separator == "::" else "c",
             encoding="utf-8-sig",
         )
+        frame.index = lines.index_of(path, separator, len(frame), heading=named)
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         raise InputError(f"data {name!r}: {path} cannot be read: {error}") from error
     if named:
@@ -131,7 +133,8 @@ def from_frame(frame: pd.DataFrame, name: str = "ratings") -> Ratings:
     chosen.columns = [w for w, c in columns.items() if c is not None]
     if chosen.isna().any(axis=None):
         column = next(c for c in chosen.columns if chosen[c].isna().any())
-        raise InputError(f"data {name!r}: {int(chosen[column].isna().sum())} values are missing in {column!r}")
+        said = lines.missing(frame[columns[column]], f"in {columns[column]!r}")
+        raise InputError(f"data {name!r}: {said}")
     for what in ("rating", "time"):
         if what in chosen:
             try:

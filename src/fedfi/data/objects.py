@@ -27,7 +27,7 @@ FORMS = (
 
 def takes(value: object) -> bool:
     """Whether something is for `given`, rather than a name or a path."""
-    return isinstance(value, _HOLDERS) or _is_frame(value) or _is_map(value)
+    return isinstance(value, _HOLDERS) or is_frame(value) or _is_map(value)
 
 
 def given(value: Any, where: str, name: str, options: Options, accept: Callable[[tuple[str, ...]], None]) -> Pair:
@@ -45,7 +45,7 @@ def given(value: Any, where: str, name: str, options: Options, accept: Callable[
     """
     first, second = value if _is_two(value) else (value, None)
     both = (first,) if second is None else (first, second)
-    if all(map(_is_frame, both)) and (second is None or list(first.columns) == list(second.columns)):
+    if all(map(is_frame, both)) and (second is None or list(first.columns) == list(second.columns)):
         accept(_TABLE_OPTIONS)
         return tables.from_frame(first, second, name, options, missing=True)
     accept(())
@@ -68,9 +68,9 @@ def given(value: Any, where: str, name: str, options: Options, accept: Callable[
         got = f"a {type(value).__name__} of {kinds}" if kinds and len(kinds) < 80 else described(value)
         raise InputError(f"{where}: expected {FORMS}; got {got}{_hint(value)}")
     (x, y), *test = parts
-    named = {"x": _array(x), "y": _array(y)}
+    named = {"x": as_array(x), "y": as_array(y)}
     if test:
-        named |= {"test_x": _array(test[0][0]), "test_y": _array(test[0][1])}
+        named |= {"test_x": as_array(test[0][0]), "test_y": as_array(test[0][1])}
     return arrays.from_arrays(named, name)
 
 
@@ -84,7 +84,8 @@ def _is_two(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2
 
 
-def _is_frame(value: Any) -> bool:
+def is_frame(value: Any) -> bool:
+    """Whether something is a data frame."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "iloc")
 
 
@@ -92,7 +93,7 @@ def _is_array(value: Any) -> bool:
     """An array, a tensor, a column or a table of numbers; or a list, whose entries are rows."""
     if isinstance(value, list):
         return bool(value) and not isinstance(value[0], tuple | Mapping)
-    return hasattr(value, "shape") and (hasattr(value, "dtype") or _is_frame(value))
+    return hasattr(value, "shape") and (hasattr(value, "dtype") or is_frame(value))
 
 
 def _is_pair(value: Any) -> bool:
@@ -104,7 +105,7 @@ def _is_pair(value: Any) -> bool:
 
 def _is_map(value: Any) -> bool:
     """A data set that gives an example for each position, as torch's do."""
-    if isinstance(value, str | tuple | list | Mapping | Dataset) or _is_frame(value):
+    if isinstance(value, str | tuple | list | Mapping | Dataset) or is_frame(value):
         return False
     if hasattr(value, "shape") and hasattr(value, "dtype"):  # an array alone
         return False
@@ -140,9 +141,9 @@ def _plain(value: Any) -> np.ndarray[Any, Any]:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def _array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
     """An array as it is; a list of them, or of numbers, as one."""
-    if _is_frame(value):
+    if is_frame(value):
         return value.to_numpy()
     if not isinstance(value, list):
         return value

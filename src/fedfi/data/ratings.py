@@ -184,6 +184,10 @@ class RatingsData:
             if len(own) + (2 if self.negatives == "exclude_all" else 0) >= count:
                 raise InputError(f"data {self.name!r}: user {user!r} has all {count} items, so none is negative")
 
+    def inputs_record(self) -> dict[str, Any] | None:
+        """None: it is `fedfi recommend` that uses a run of ratings."""
+        return None
+
     def split_record(self) -> dict[str, Any]:
         """Who holds which items, for ``split.json``, with the warnings."""
         rows = zip(self.users, self.train, self.validation, self.test, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedfi.data import hub
 from fedfi.data.interactions import SUFFIXES, Ratings, from_frame, is_ratings_file, read_ratings
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, beside, unknown
 from fedfi.importing import import_callable
 from fedfi.numerics.counter import below, normal, uniform, words
 
@@ -61,8 +61,9 @@ def load_ratings(name: str | Path | Any) -> Ratings:
         found = import_callable(key, "function")()
         return found if isinstance(found, Ratings) else from_frame(found, key)
     if len(path.parts) > 1 or path.suffix:
-        raise InputError(f"no data at {key}")
-    raise InputError(unknown("ratings data set", key, _SOURCES) + ", or give a path or package.module:function")
+        raise InputError(f"no data at {key}{beside(path, SUFFIXES, where=True)}")
+    hint = beside(path, SUFFIXES)
+    raise InputError(unknown("ratings data set", key, _SOURCES) + f", or give a path or package.module:function{hint}")
 
 
 def synthetic(name: str) -> Ratings:

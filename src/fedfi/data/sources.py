@@ -20,7 +20,7 @@ from fedfi.arguments import described, named
 from fedfi.data import arrays, files, hub, objects, tables
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.importing import call, import_callable
 
 Pair = tuple[Dataset, Dataset | None]
@@ -137,12 +137,13 @@ def _read(name: Any, options: Options) -> Pair:
     if _FUNCTION.fullmatch(key):
         return _call(key, options)
     if isinstance(name, Path) or len(path.parts) > 1 or path.suffix:
-        raise InputError(f"no data at {key}")
+        raise InputError(f"no data at {key}{beside(path, files.READABLE, folders=True, where=True)}")
     from fedfi.data.recommendation import available as ratings  # which are no examples, yet named in the same place
 
     names = available() | ratings()
     raise InputError(
-        unknown("data set", key, names, "fedfi list datasets") + ", or give a path or package.module:function"
+        unknown("data set", key, names, "fedfi list datasets")
+        + f", or give a path or package.module:function{beside(path, files.READABLE)}"
     )
 
 
@@ -151,7 +152,8 @@ def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
         if getattr(options, field.name) is not None and field.name not in (*accepted, "augment"):
             allowed = f"takes only {', '.join(accepted)}" if accepted else "takes none"
             hint = _RETURN_GROUPS if field.name == "group" and what.startswith(("function", "given")) else ""
-            raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
+            with of_option(field.name):
+                raise InputError(f"{what}: unknown option {field.name!r} ({allowed}){hint}")
 
 
 def _call(key: str, options: Options) -> Pair:

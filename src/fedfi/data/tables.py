@@ -7,15 +7,17 @@ their names in advance but learns nothing from any row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from fedfi.data import lines
 from fedfi.data.arrays import encode_labels
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, as_number, counted, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
 _MOST_CATEGORIES = 256
+_MANY = 20
+"""In so many rows it is no chance that all values of a column of whole numbers or of categories differ."""
 _MOST_SLIPS = 0.1
 """A column of which so few values are no numbers is one of numbers, with slips; above it, it is one of categories."""
 
@@ -66,7 +70,8 @@ def column(frame: pd.DataFrame, wanted: str, name: str) -> pd.Series:
 def label_column(frame: pd.DataFrame, options: Options, name: str) -> str:
     """Name of the column of labels, the one asked for or the first usual one."""
     if options.label is not None:
-        return str(column(frame, options.label, name).name)
+        with of_option("label"):
+            return str(column(frame, options.label, name).name)
     for usual in LABELS:
         if usual in frame.columns:
             return usual
@@ -80,23 +85,31 @@ def labels(
     train: pd.DataFrame, test: pd.DataFrame | None, options: Options, name: str
 ) -> tuple[torch.Tensor, torch.Tensor | None, tuple[str, ...]]:
     """Classes of train and test (or None), and the label of each class."""
+    for frame, which in ((train, ""), (test, ", test set")):
+        if frame is None:
+            continue
+        lines.refuse_twice(frame.columns, f"{name!r}{which}")
+        if len(frame) == 0:
+            raise InputError(f"data {name!r}{which} has no rows, only the columns {', '.join(map(str, frame.columns))}")
     key = label_column(train, options, name)
-    _refuse_missing(train, [key], name)
-    targets, names = encode_labels(train[key].to_numpy(), None, name)
-    if test is None:
-        return targets, None, names
-    _refuse_missing(test, [key], f"{name}, test set")
-    tested, _ = encode_labels(test[key].to_numpy(), names, name)
-    return targets, tested, names
+    with of_option("label" if options.label is not None else ""):
+        _refuse_missing(train, [key], name)
+        targets, names = encode_labels(train[key].to_numpy(), None, name)
+        if test is None:
+            return targets, None, names
+        _refuse_missing(test, [key], f"{name}, test set")
+        tested, _ = encode_labels(test[key].to_numpy(), names, name)
+        return targets, tested, names
 
 
 def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = False) -> dict[str, Any]:
     """The fields `groups` and `group_column` of a data set, where one is asked for; a test may lack it."""
     if options.group is None or (test and options.group not in frame.columns):
         return {}
-    ids = column(frame, options.group, name)
-    if ids.isna().any():
-        raise InputError(f"data {name!r}: {int(ids.isna().sum())} values of the group {options.group!r} are missing")
+    with of_option("group"):
+        ids = column(frame, options.group, name)
+        if said := lines.missing(ids, f"in the group {options.group!r}"):
+            raise InputError(f"data {name!r}: {said}")
     return {"groups": tuple(str(value) for value in ids.tolist()), "group_column": options.group}
 
 
@@ -124,10 +137,11 @@ def from_frame(
         chosen = [c for c in map(str, train.columns) if c not in (key, options.group)]
     else:
         chosen = list(options.columns)
-        for wanted in chosen:
-            column(train, wanted, name)
-        if key in chosen:
-            raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
+        with of_option("columns"):
+            for wanted in chosen:
+                column(train, wanted, name)
+            if key in chosen:
+                raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
     if not chosen:
         raise InputError(f"data {name!r} has no columns to learn from besides {key!r}")
     numbers, categories = _columns(train, chosen, options.categories or (), name)
@@ -137,7 +151,7 @@ def from_frame(
     def build(frame: pd.DataFrame, classes: torch.Tensor, *, test: bool) -> Dataset:
         if not missing:
             _refuse_missing(frame, chosen, name)
-        values = torch.from_numpy(_values(frame, numbers, categories, name))
+        values = torch.from_numpy(features_of(frame, numbers, categories, name, "the test set" if test else name))
         return Dataset(
             inputs=values,
             targets=classes,
@@ -146,6 +160,8 @@ def from_frame(
             label_names=names,
             feature_names=features,
             one_hot=one_hot,
+            categories=categories,
+            notes=() if test else _odd(frame, (*numbers, *categories)),
             **groups(frame, options, name, test=test),
         )
 
@@ -156,21 +172,24 @@ def from_frame(
 
 def _columns(
     frame: pd.DataFrame, chosen: list[str], named: tuple[str, ...], name: str
-) -> tuple[list[str], dict[str, list[str]]]:
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Which of the columns are numbers, and the sorted categories of the others."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for c in named:
-        if c not in chosen:
+        if c in chosen:
+            continue
+        with of_option("categories"):
             raise InputError(f"data {name!r}: categories: {unknown('column', c, chosen)}")
-    numbers, categories = [], {}
+    numbers: list[str] = []
+    categories: dict[str, tuple[str, ...]] = {}
     for c in chosen:
         if c not in named and is_numeric_dtype(frame[c]) and not is_bool_dtype(frame[c]):
             numbers.append(c)
             continue
         if c not in named:
             _refuse_slips(frame[c], name)
-        values = sorted({str(value) for value in frame[c].dropna().tolist()})
+        values = tuple(sorted({str(value) for value in frame[c].dropna().tolist()}))
         if len(values) > _MOST_CATEGORIES:
             raise InputError(
                 f"data {name!r}: column {c!r} has {len(values)} different values, more than "
@@ -180,10 +199,43 @@ def _columns(
     return numbers, categories
 
 
-def _values(
-    frame: pd.DataFrame, numbers: list[str], categories: dict[str, list[str]], name: str
+def _odd(frame: pd.DataFrame, chosen: Sequence[str]) -> tuple[str, ...]:
+    """What is said of columns that have nothing to learn from: those without a value, and ids."""
+    from pandas.api.types import is_float_dtype
+
+    notes = []
+    for c in chosen:
+        values = frame[c]
+        if values.isna().all():
+            notes.append(f"column {c!r} has no value at all: nothing is learnt from it; leave it out (columns)")
+        elif len(values) < _MANY or values.isna().any() or not values.is_unique:
+            continue
+        elif not is_float_dtype(values) or (values % 1 == 0).all():
+            notes.append(
+                f"column {c!r} has another value in each of the {len(values)} rows, as ids have: if it is one, leave it"
+                " out (columns)"
+            )
+    return tuple(notes)
+
+
+def features_of(
+    frame: pd.DataFrame, numbers: Sequence[str], categories: Mapping[str, Sequence[str]], name: str, which: str
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Features ``[n, F]``; a category that training rows never had is all zero."""
+    """Features of rows as a data set holds them, NaN where a number is missing.
+
+    Args:
+        frame: One row an example; other columns are left alone.
+        numbers: Columns of numbers.
+        categories: The values of each column of categories. One that is missing, or none of them, is all zero.
+        name: Of the data, for messages.
+        which: What to call these rows in messages.
+
+    Returns:
+        float32 ``[n, F]``: the numbers, then the one-hot columns.
+
+    Raises:
+        InputError: If a column is unknown, or not all finite numbers.
+    """
     parts = []
     for c in numbers:
         values = column(frame, c, name)
@@ -191,15 +243,31 @@ def _values(
             array = values.to_numpy(dtype=np.float32, na_value=np.nan)
         except (TypeError, ValueError) as error:
             slip = _slips(values)[0]
-            raise InputError(f"data {name!r}: column {c!r} is not all numbers in the test set: {slip}") from error
-        if np.isinf(array).any():
-            raise InputError(f"data {name!r}: {int(np.isinf(array).sum())} infinite values in column {c!r}")
+            raise InputError(f"data {name!r}: column {c!r} is not all numbers in {which}: {slip}") from error
+        if (wrong := np.isinf(array)).any():
+            said = counted(int(wrong.sum()), "infinite value")
+            raise InputError(f"data {name!r}: {said} in column {c!r} ({lines.placed(frame, wrong)})")
         parts.append(array[:, None])
     for c, known in categories.items():
         values = column(frame, c, name)
-        strings = values.map(str).where(values.notna(), "").to_numpy(dtype=str)
-        parts.append((strings[:, None] == np.asarray(known, dtype=str)[None]).astype(np.float32))
+        places: dict[str, int | None] = {text: i for i, text in enumerate(known)}
+        plain = list(map(_plainly, known))
+        hot = np.zeros((len(frame), len(known)), dtype=np.float32)
+        for row, (value, missing) in enumerate(zip(values.tolist(), values.isna().tolist(), strict=True)):
+            if missing:
+                continue
+            if (text := str(value)) not in places:  # a column without a missing cell has 1 where another has 1.0
+                places[text] = plain.index(_plainly(text)) if plain.count(_plainly(text)) == 1 else None
+            if (place := places[text]) is not None:
+                hot[row, place] = 1
+        parts.append(hot)
     return np.concatenate(parts, axis=1)
+
+
+def _plainly(text: str) -> str:
+    """A category that reads as a number as that number; any other as it is."""
+    number = as_number(text)
+    return text if number is None or text.endswith("%") else repr(number)
 
 
 def _refuse_slips(values: pd.Series, name: str) -> None:
@@ -215,8 +283,9 @@ def _refuse_slips(values: pd.Series, name: str) -> None:
 
 
 def _slips(values: pd.Series) -> list[str]:
-    """The values that are there and no numbers, each with its row, counted from 1 without the heading."""
-    return [f"row {n}: {v!r}" for n, v in enumerate(values.tolist(), 1) if not _is_missing(v) and not _is_number(v)]
+    """The values that are there and no numbers, each with its place."""
+    wrong = ((n, v) for n, v in enumerate(values.tolist()) if not _is_missing(v) and not _is_number(v))
+    return [f"{lines.place(values, n)}: {v!r}" for n, v in wrong]
 
 
 def _is_missing(value: Any) -> bool:
@@ -235,6 +304,5 @@ def _is_number(value: Any) -> bool:
 
 def _refuse_missing(frame: pd.DataFrame, chosen: list[str], name: str) -> None:
     for c in chosen:
-        count = int(column(frame, c, name).isna().sum())
-        if count:
-            raise InputError(f"data {name!r}: {count} values are missing in column {c!r}")
+        if said := lines.missing(column(frame, c, name), f"in column {c!r}"):
+            raise InputError(f"data {name!r}: {said}")

@@ -87,14 +87,15 @@ def notes_on_method(algorithm: Algorithm[Any], clients: Sequence[str]) -> list[s
 
 
 def notes_on_data(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[str]:
-    """What a user should know of clients whose data are here: who cannot train, and who is not judged.
+    """What a user should know of data that are here: what is odd about them, who cannot train, and who is not judged.
 
     Raises:
         InputError: If no client has a training example.
     """
     if not isinstance(task.data, FederatedData):
         return []
-    clients, notes = task.data.clients, []
+    clients = task.data.clients
+    notes = list(dict.fromkeys(note for data in clients.values() for note in data.train.dataset.notes))
     idle = [name for name, data in clients.items() if len(data.train) == 0]
     if len(idle) == len(clients):
         raise InputError(f"none of the {len(clients)} clients of {task.data.name!r} has training examples")

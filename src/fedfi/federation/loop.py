@@ -115,7 +115,7 @@ class Loop:
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
                 if resume:
-                    self.directory.complete(self.written, self.task.data.split_record())
+                    self.directory.complete(self.written, self.task.data)
                 self._save(0, state)
                 for note in self.notes:
                     self._event("warning", text=note)
@@ -283,7 +283,7 @@ class Loop:
         if until < rounds:
             raise InputError(f"rounds = {until}: the run has {rounds} (nearest valid: {rounds})")
         self.directory.rewind(content.metrics_size)
-        self.directory.complete(self.written, self.task.data.split_record())
+        self.directory.complete(self.written, self.task.data)
         for note in notes:
             self._event("warning", text=note)
         self.engine.restore(content.memory, rounds)

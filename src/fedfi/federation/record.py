@@ -17,6 +17,9 @@ from typing import Any
 import tomli_w
 import torch
 
+from fedfi.data import FederatedData
+from fedfi.data.inputs import FILE as INPUTS
+from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError, OutputError, PlaceError, RunError
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.importing import import_places
@@ -25,9 +28,9 @@ from fedfi.importing import import_places
 class RunDirectory:
     """The files of one run, and the lock that keeps a second process out of them.
 
-    Files: `run.toml` (resolved configuration), `env.json`, `split.json`, `events.jsonl` (append-only),
-    `metrics.jsonl` (a line a round), `exhibits/` (see `federation.exhibits`), `checkpoints/`, `rows/`,
-    `model.safetensors`.
+    Files: `run.toml` (resolved configuration), `env.json`, `split.json`, `inputs.json` (see `data.inputs`),
+    `events.jsonl` (append-only), `metrics.jsonl` (a line a round), `exhibits/` (see `federation.exhibits`),
+    `checkpoints/`, `rows/`, `model.safetensors`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +40,7 @@ class RunDirectory:
         self._lock = -1
 
     @staticmethod
-    def create(path: Path, config: Mapping[str, Any], split: Mapping[str, Any]) -> RunDirectory:
+    def create(path: Path, config: Mapping[str, Any], data: FederatedData | RatingsData) -> RunDirectory:
         """Makes a new run directory.
 
         Raises:
@@ -51,7 +54,7 @@ class RunDirectory:
             directory.lock()
             write_atomically(path / "run.toml", tomli_w.dumps(without_none(config)).encode())
             write_atomically(path / "env.json", json.dumps(environment(), indent=1).encode())
-            write_atomically(path / "split.json", json.dumps(split).encode())
+            directory._write_about(data)
         except OSError as error:
             raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
         return directory
@@ -108,13 +111,19 @@ class RunDirectory:
             self.close()
             raise PlaceError(f"another process is running in {self.path}") from None
 
-    def complete(self, config: Mapping[str, Any], split: Mapping[str, Any]) -> None:
-        """Writes what a run that goes on should have: its settings, such as more rounds, and a lost `split.json`."""
+    def complete(self, config: Mapping[str, Any], data: FederatedData | RatingsData) -> None:
+        """Writes what a run that goes on should have: its settings, such as more rounds, and lost files about data."""
         settings = tomli_w.dumps(without_none(config)).encode()
         if (self.path / "run.toml").read_bytes() != settings:
             write_atomically(self.path / "run.toml", settings)
+        self._write_about(data)
+
+    def _write_about(self, data: FederatedData | RatingsData) -> None:
+        """Writes what is not there yet of `split.json` and `inputs.json`."""
         if not (self.path / "split.json").exists():
-            write_atomically(self.path / "split.json", json.dumps(split).encode())
+            write_atomically(self.path / "split.json", json.dumps(data.split_record()).encode())
+        if not (self.path / INPUTS).exists() and (inputs := data.inputs_record()) is not None:
+            write_atomically(self.path / INPUTS, json.dumps(inputs).encode())
 
     def close(self) -> None:
         """Gives the directory free."""

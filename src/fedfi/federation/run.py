@@ -121,7 +121,7 @@ def run(
 
 def _open(out: Path, task: Task, config: Mapping[str, Any], resume: bool) -> RunDirectory:
     if not resume:
-        return RunDirectory.create(out, config, task.data.split_record())
+        return RunDirectory.create(out, config, task.data)
     if not (out / "run.toml").exists():
         raise InputError(f"{out} is not a run directory: it has no run.toml")
     directory = RunDirectory(out)
