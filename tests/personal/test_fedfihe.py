@@ -72,6 +72,15 @@ def test_what_nobody_selected_stays_everybodys_own(monkeypatch):
     assert [m.tolist() for m in models.values()] == [[0, -0.5], [0, 1], [0, -0.5]]
 
 
+@pytest.mark.parametrize("phases", ["one", "two"])
+def test_a_shared_value_beyond_the_clip_is_refused_and_not_cut(phases):
+    """c1 ends at (-1, 1), which is beyond 3/4; what nobody shares is as large as it likes."""
+    encryption = {"enabled": False, "packet_size": 1, "clip": 0.75}
+    result = run(FedFIHE(**ALL, phases=phases, encryption=encryption), three(), rounds=1)
+    assert [f.client for f in result.failures] == ["c1"]
+    assert "encryption.clip = 0.75: a value of 1 would be cut (nearest valid: 1)" in result.failures[0].error
+
+
 def test_mixing_takes_a_part_of_the_mean():
     method = FedFIHE(**ALL, mixing=0.25, encryption={"enabled": False, "packet_size": 1})
     _, models = everyone(method, three())

@@ -233,12 +233,14 @@ class FedFIHE(Algorithm[FedFIHEState]):
             mask = mask & agreed
             groups = self.dense(sealer.exchange, agreed)
         terms = self.terms_of(sealer.exchange, groups)
+        vector = client.workbench.vector.detach().cpu()
+        sealer.exchange.fixed.refuse_cut(sealer.exchange.layout.cut(vector)[mask])
         cap = self.most_examples if self.weights == "examples" else None
         message = sealer.message(
             terms,
             mask,
             groups,
-            client.workbench.vector.detach().cpu(),
+            vector,
             weight_of(len(client.data.train), cap),
             per=self._per(sealer.exchange),
             every=self.votes == "encrypted",

@@ -217,7 +217,7 @@ class Selective(Algorithm[SelectiveState]):
             return Packet()
         groups, clear = self.divided(stored(packet.blobs["protected"]), agreed)
         vector = form.vector(summand)
-        self._refuse_clipped(agreed, form, vector)
+        agreed.fixed.refuse_cut(vector[: len(vector) - len(form.scalars)])  # a loss may be cut; the model may not
         sealer = Sealer(agreed, client)
         weight = self._weight(client)
         mask = torch.ones(agreed.layout.packets, dtype=torch.bool)
@@ -365,15 +365,6 @@ class Selective(Algorithm[SelectiveState]):
 
     def _weight(self, client: Client) -> float:
         return weight_of(len(client.data.train), None if replica.uniform(self.inner()) else self.most_examples)
-
-    def _refuse_clipped(self, agreed: Exchange, form: Form, vector: Tensor) -> None:
-        values = vector[: len(vector) - len(form.scalars)]  # a loss may be cut; the model may not
-        if agreed.fixed.clipped(values):
-            largest = float(values.abs().max())
-            raise InputError(
-                f"encryption.clip = {self.encryption.clip:g}: a value of {largest:g} would be cut"
-                f" (nearest valid: {largest:.3g})"
-            )
 
     # -- what both sides agree on
 
