@@ -17,7 +17,6 @@ and as of a client that took part in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Self, final
 
 import torch
@@ -26,7 +25,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, NotesOnClients, ScoresItems
+from fedfi.federation.algorithm import CONFIG, Algorithm, ScoresItems
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.personal.private import Private
@@ -72,11 +71,6 @@ class Encrypted(Selective):
         if not isinstance(method, ScoresItems):
             raise InputError(f"{type(method).__name__} scores no items")
         return method.client_scores(self._to_judge(packet, client, state), client)
-
-    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
-        """What the method has to say of the clients."""
-        inner = self.inner()
-        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
 
     def ratio(self) -> float:
         """All of it."""

@@ -25,7 +25,7 @@ from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Gate, Terms
 from fedfi.crypto.summing import PlainSum
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, NotesOnClients, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree, decode
 from fedfi.federation.sampling import round_size
@@ -104,7 +104,7 @@ class Selective(Algorithm[SelectiveState]):
     def init(self, task: Task, rng: torch.Generator) -> SelectiveState:
         """The inner method's first state, from a seed that clients are told."""
         seed = rng.initial_seed()  # so that the first model is that of every other method
-        self.encryption.roster()
+        self.encryption.strangers(list(task.data.clients))
         state = SelectiveState(
             inner=replica.first_state(self._method(), task, seed),
             seed=seed,
@@ -124,6 +124,13 @@ class Selective(Algorithm[SelectiveState]):
             protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
             state = dataclasses.replace(state, protected=stored(pack_bits(protected)))
         return state
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """What there is to know of keys, and what the inner method has to say."""
+        inner = self.inner()
+        return self.encryption.notes(clients) + (
+            inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
+        )
 
     def _check_bits(self, agreed: Exchange) -> None:
         """Refuses a fixed point that is too coarse for what the method sums."""
