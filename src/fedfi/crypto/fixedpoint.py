@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import torch
 from torch import Tensor
 
 from fedfi.crypto.parameters import LIMIT
 from fedfi.errors import InputError
+from fedfi.numerics.rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,6 @@ class FixedPoint:
         counts R times as much.
         """
         return contributors * 0.5 * 2.0**-self.bits * (1 + max(self.clip, 1.0)) / weights
-
-
-def rounded(value: float, digits: int, *, up: bool) -> str:
-    """A positive number with so many digits at most, never below it, or never above it."""
-    rounding = ROUND_CEILING if up else ROUND_FLOOR
-    exact = Decimal(value)
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding)):.{digits}g}"
 
 
 def _refuse_too_large(clip: float, contributors: int) -> None:

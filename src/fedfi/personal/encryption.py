@@ -25,6 +25,13 @@ from fedfi.personal.voting import LEAST
 SLOTS = 2
 """Values of a packet beside its parameters: the contributor's weight, and a keyed check value."""
 
+ENCRYPTED = {
+    "encrypted": "it is encrypted already (nearest valid: without encryption around it)",
+    "private": "what it sends is encrypted, and can be neither clipped nor perturbed any more (nearest valid:"
+    " encryption around Private(algorithm=FedAvg(weights='uniform'), where='client'))",
+}
+"""Why no wrapper may stand around a method that encrypts."""
+
 _SIMULATED = hashlib.blake2b(b"fedfi simulated", digest_size=8).hexdigest()
 _USUAL_PACKETS = 64
 

@@ -59,7 +59,7 @@ from fedfi.federation.training import train_locally
 from fedfi.federation.workbench import Workbench, fresh_workbench
 from fedfi.numerics.selection import pack_bits, unpack_bits
 from fedfi.personal import voting
-from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.encryption import ENCRYPTED, Encryption, Exchange, groups_of
 from fedfi.personal.fedfihestate import FedFIHEState
 from fedfi.personal.pieces import Snapshot, recall
 from fedfi.personal.scores import fisher_vector
@@ -109,6 +109,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
     encryption: Annotated[Encryption, Field(description="scheme, keys, packets")] = Field(default_factory=Encryption)
 
     central: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = ENCRYPTED
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"phases": "one", "share": "high", "votes": "plain"},
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -32,7 +32,7 @@ from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.numerics.selection import pack_bits, top_k_mask, unpack_bits
 from fedfi.personal import replica
-from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.encryption import ENCRYPTED, Encryption, Exchange, groups_of
 from fedfi.personal.replica import Form, Spends
 from fedfi.personal.sealing import Sealer, weight_of
 from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
@@ -81,6 +81,7 @@ class Selective(Algorithm[SelectiveState]):
     history: Annotated[int, Field(ge=1, description="releases kept for clients that were away")] = 10
 
     central: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = ENCRYPTED
     agrees: ClassVar[Literal["never", "once", "each round"]] = "never"
     """When clients agree on what is protected."""
 
