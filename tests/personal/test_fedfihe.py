@@ -20,6 +20,7 @@ from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
 from fedfi.federation.workbench import Benches, Workbench
 from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.fedmlhe import FedMLHE
 from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.sealing import Sealer
 from fedfi.personal.tally import Release
@@ -211,6 +212,28 @@ def test_packets_that_fall_under_three_contributors_in_the_second_phase_are_drop
     result = run(FedFIHE(**ALL, phases="two", encryption=CLEAR), tiny.small(), rounds=1)
     assert result.metrics[-1]["packets/agreed"] > 0
     assert result.metrics[-1]["packets/released"] == 0
+
+
+@pytest.mark.parametrize(("work", "asked", "replied"), [("client_negotiate", 6, 4), ("client_update", 6, 4)])
+def test_who_failed_in_either_phase_was_asked(work, asked, replied, monkeypatch):
+    failing(monkeypatch, work, "c1", "c4")
+    for line in run(FedFIHE(**ALL, phases="two", encryption=CLEAR), tiny.small(), rounds=2).metrics:
+        assert (line["clients/asked"], line["clients/replied"]) == (asked, replied)
+
+
+def test_who_failed_to_agree_and_is_asked_again_counts_once(monkeypatch):
+    """FedML-HE asks all six to agree, of which two fail, and then three to train."""
+    plain = FedMLHE.client_negotiate
+
+    def broken(self, packet, client):
+        if client.id in ("c1", "c4"):
+            raise OSError("gone")
+        return plain(self, packet, client)
+
+    monkeypatch.setattr(FedMLHE, "client_negotiate", broken)
+    monkeypatch.setattr(FedMLHE, "sample", lambda self, clients, rng: ["c0", "c1", "c2"])
+    (line,) = run(FedMLHE(protected=0.3, encryption=CLEAR), tiny.small(), rounds=1).metrics
+    assert (line["clients/asked"], line["clients/replied"]) == (4, 3)  # c4 is gone
 
 
 @pytest.mark.parametrize(("away", "released"), [(("c1",), 1), (("c1", "c2"), 0)])

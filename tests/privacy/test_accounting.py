@@ -50,8 +50,9 @@ def test_noise_that_hides_nothing_is_refused_with_the_least(noise, sampling):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("sampling", [ALL, Sampling(10, 3)], ids=["all", "drawn"])
-def test_a_budget_out_of_reach_names_the_least_that_is_not(sampling, delta=1e-300):
+def test_a_budget_out_of_reach_names_the_least_that_is_not(sampling):
     """Of a usual delta none is: with noise enough, all of the difference is within delta."""
+    delta = 1e-300
     assert epsilon(multiplier(1e-30, 3, 1e-5, sampling), 3, 1e-5, sampling) == 0
     with pytest.raises(InputError, match=r"epsilon = 1e-30: for 3 rounds at delta = .*1e\+06 times the clip") as caught:
         multiplier(1e-30, 3, delta, sampling)
