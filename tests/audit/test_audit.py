@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -219,6 +220,11 @@ def test_the_command_audits_the_next_round_and_leaves_the_run_alone(tmp_path, ca
     for run_directory in (begun, directory):
         assert main(["audit", str(run_directory), "--clients", "1", "--iterations", "1"]) == 0
         assert (said in capsys.readouterr().err) is (run_directory == begun)
+    shutil.rmtree(directory / "checkpoints")
+    assert main(["audit", str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert f"{directory / 'checkpoints'}: holds no checkpoint" in error
+    assert "fedfi-audit-" not in error
 
 
 def test_the_labels_that_an_attack_is_given_are_those_of_what_was_trained_on():

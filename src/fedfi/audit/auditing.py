@@ -28,6 +28,7 @@ from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
 from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import Evaluate
@@ -106,17 +107,21 @@ def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, 
             done = len((copy / "metrics.jsonl").read_text().splitlines()) if (copy / "metrics.jsonl").exists() else 0
             if not done and not any((copy / "checkpoints").glob("*")):
                 _LOG.warning("warning: %s has no checkpoint: what is audited is its first round", directory)
-            result = run(
-                method,
-                task,
-                rounds=done + rounds,
-                seed=settings.seed,
-                out=copy,
-                resume=True,
-                evaluate=quiet,
-                engine=seen,
-                config=experiment.resolved(),
-            )
+            try:
+                result = run(
+                    method,
+                    task,
+                    rounds=done + rounds,
+                    seed=settings.seed,
+                    out=copy,
+                    resume=True,
+                    evaluate=quiet,
+                    engine=seen,
+                    config=experiment.resolved(),
+                )
+            except InputError as error:  # what it says of the copy, which will be gone, is true of the run
+                error.args = (str(error).replace(str(copy), str(directory)),)
+                raise
             return seen, result.state
     finally:
         seen.close()
