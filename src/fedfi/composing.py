@@ -11,7 +11,8 @@ from fedfi import registry
 from fedfi.errors import InputError, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm, with_preset
 from fedfi.importing import call
-from fedfi.validation import fields_of, shown, validate
+from fedfi.personal.replica import around
+from fedfi.validation import fields_of, nearest_key, shown, validate
 
 Tables = Mapping[str, Any]
 
@@ -52,6 +53,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
     if all(key in keys for key in SIZES):
         given = ", ".join(f"{key} = {shown(keys[key])}" for key in SIZES)
         raise InputError(f"{source}: algorithm: give {' or '.join(SIZES)}, not both (got {given})")
+    _refuse_unknown(kind, keys, source)
     what = f"{source}: algorithm {name!r}"
     method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
     for wrapper, options in around.items():
@@ -73,9 +75,31 @@ def table_of(method: Algorithm[Any], table: Tables) -> dict[str, Any]:
     return found
 
 
+def place_of(method: Any, key: str) -> str:
+    """The table in which a dotted key of a method, or of what is wrapped around it, lies; empty for what is no key."""
+    wrappers = {registry.wrapper(name): name for name in registry.wrappers()}
+    first = key.partition(".")[0]
+    while method is not None and first not in fields_of(type(method)):
+        method = getattr(method, "algorithm", None)
+    if method is None:
+        return ""
+    wrapper = wrappers.get(type(method))
+    return "algorithm" if wrapper is None or first in SIZES else f"algorithm.{wrapper}"
+
+
 def options_of(wrapper: str) -> list[str]:
     """The keys of a wrapper's table; what it wraps, and who takes part, are said around it."""
     return [key for key in fields_of(registry.wrapper(wrapper)) if key not in ("algorithm", *SIZES)]
+
+
+def _refuse_unknown(kind: type[Any], keys: Tables, source: str) -> None:
+    """Refuses keys that a method lacks; the nearest may be a table around it, unknown to its own validation."""
+    own = fields_of(kind)
+    if own and issubclass(kind, Algorithm):
+        valid = sorted({*own, "name", "preset", *around(kind)})
+        for key in keys:
+            if key not in own:
+                raise InputError(f"{source}: algorithm.{key}: unknown key; {nearest_key(key, valid)}")
 
 
 def _around(kind: type[Any], keys: Tables) -> list[str]:

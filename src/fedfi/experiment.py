@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from fedfi.composing import Tables, method_of, table_of
+from fedfi.composing import Tables, method_of, place_of, table_of
 from fedfi.data import Dataset, FederatedData, available, federate, load
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
@@ -33,7 +33,7 @@ from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task, Training
 from fedfi.federation.trial import check_logits
 from fedfi.trackers import Tracker
-from fedfi.validation import dotted, fields_of, is_plain, shown, validate
+from fedfi.validation import dotted, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
 OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
@@ -270,8 +270,8 @@ class Experiment:
         table = error.tables[0] if error.tables else ""
         if table and str(error).startswith((f"{table}.", f"{table}: ")):  # it says so itself
             return ""
-        option = table == "algorithm" and str(error).partition(" = ")[0] in fields_of(type(self.method))
-        return f"{table}{'.' if option else ': '}" if table else ""
+        place = place_of(self.method, str(error).partition(" = ")[0]) if table == "algorithm" else ""
+        return f"{place}." if place else f"{table}: " if table else ""
 
     @contextmanager
     def naming(self, table: str = "", given: str = "") -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -151,6 +152,8 @@ def test_one_example_is_reconstructed_from_an_update_in_the_clear_and_not_from_c
     assert not found["hidden"].table.keys() & {"inversion/psnr", "membership/auc"}  # of nothing there is no score
     assert len(found["hidden"].pictures) == 1
     assert found["hidden"].table["known/share"] == 0
+    assert found["hidden"].table["inversion/psnr"] == found["hidden"].table["inversion/floor"]  # it stays at its start
+    assert found["clear"].table["inversion/psnr"] > found["clear"].table["inversion/floor"] + 8
     assert len(found["clear"].pictures) == 1
 
 
@@ -244,6 +247,19 @@ def test_the_command_audits_the_next_round_and_leaves_the_run_alone(tmp_path, ca
     assert before == after
     assert main(["audit", str(directory), "--set", "train.steps=1", "--clients", "1", "--iterations", "2", "-q"]) == 0
     assert main(["audit", str(tmp_path / "none")]) == 2
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "run.toml").write_bytes((directory / "run.toml").read_bytes())
+    capsys.readouterr()
+    said = "has no checkpoint: what is audited is its first round"
+    for run_directory in (begun, directory):
+        assert main(["audit", str(run_directory), "--clients", "1", "--iterations", "1"]) == 0
+        assert (said in capsys.readouterr().err) is (run_directory == begun)
+    shutil.rmtree(directory / "checkpoints")
+    assert main(["audit", str(directory)]) == 2
+    error = capsys.readouterr().err
+    assert f"{directory / 'checkpoints'}: holds no checkpoint" in error
+    assert "fedfi-audit-" not in error
 
 
 def test_the_labels_that_an_attack_is_given_are_those_of_what_was_trained_on():

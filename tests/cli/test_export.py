@@ -43,6 +43,24 @@ def test_a_structured_level_is_a_smaller_dense_network(file: Path, fedfi) -> Non
         assert content.metadata()["capacity"] == "0.25"
 
 
+@pytest.mark.parametrize(
+    ("tables", "keeper"),
+    [
+        ('name = "fedavg"\nencrypted = { encryption = { enabled = false } }\n', "algorithm.encrypted"),
+        ('name = "he-fedavg"\nencryption = { enabled = false }\n', "algorithm 'he-fedavg'"),
+    ],
+)
+def test_what_keeps_the_model_from_the_server_is_named(tables: str, keeper: str, tmp_path: Path, fedfi) -> None:
+    (tmp_path / "kept.toml").write_text(
+        'rounds = 1\n[data]\nname = "breast_cancer"\nclients = 4\n[model]\nname = "mlp"\nhidden = [4]\n'
+        f"[train]\nsteps = 1\n[algorithm]\n{tables}"
+    )
+    assert fedfi("run", str(tmp_path / "kept.toml"), "-q", "--out", str(tmp_path / "kept"))[0] == 0
+    code, _, err = fedfi("export", str(tmp_path / "kept"), "-o", "kept.safetensors")
+    assert code == 2
+    assert f"under {keeper} trained models are the clients' own" in err
+
+
 def test_a_program_runs_in_plain_pytorch(file: Path, fedfi) -> None:
     fedfi(*STRUCTURED, "a")
     fedfi("export", "a", "--capacity", "0.25", "-o", "small.safetensors", "-q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from fedfi.errors import InputError
 from fedfi.experiment import from_dict, load_experiment
 from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.private import Private
+from fedfi.validation import as_toml
 
 BASE = {
     "rounds": 2,
@@ -101,7 +103,14 @@ def test_a_budget_lasts_all_rounds():
             "algorithm.private: FedFIbOS cannot be made private: .*plain",
         ),
         ({"name": "fedfihe", "encrypted": {}}, "x.toml: algorithm.encrypted: FedFIHE cannot be encrypted"),
-        ({"name": "he-fedavg", "encrypted": {}}, "x.toml: algorithm.encrypted: HEFedAvg cannot be encrypted"),
+        ({"name": "he-fedavg", "encrypted": {}}, "HEFedAvg cannot be encrypted: it is encrypted already"),
+        ({"name": "fedfihe", "private": {"noise": 1.0}}, "FedFIHE cannot be made private: what it sends is encrypted"),
+        ({"privat": {"noise": 1.0}}, "x.toml: algorithm.privat: unknown key; did you mean 'private'"),
+        ({"name": "local", "xyz": 1}, r"x.toml: algorithm.xyz: unknown key; choose from .*encrypted.*private"),
+        ({"private": {"noise": 1.0, "epsilon": 2.0}}, r"not both; got noise = 1, epsilon = 2, rounds = 2 .*noise = 1 "),
+        ({"private": {"noise": 1.0, "rounds": 3}}, r"not both; got noise = 1, rounds = 3 \(nearest valid: noise = 1 "),
+        ({"private": {"rounds": 3}}, r"got rounds = 3 \(nearest valid: noise = 1.0\)"),
+        ({"private": {}}, r"got none of them \(nearest valid: noise = 1.0\)"),
         ({"name": "fedrkg", "private": {"noise": 1.0}}, "x.toml: algorithm.private: FedRKG cannot be made private"),
     ],
 )
@@ -109,6 +118,33 @@ def test_what_is_wrong_is_named(algorithm, said):
     base = FEDPROX if "name" not in algorithm else {}
     with pytest.raises(InputError, match=said):
         made({**base, **algorithm})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"private": {"epsilon": 1e-30, "delta": 1e-300}},
+            "algorithm.private.epsilon = 1e-30: for 2 rounds .*nearest valid: ",
+        ),
+        ({"private": {"noise": 1e-300}}, "algorithm.private.noise = 1e-300: .*nearest valid: 1e-09"),
+        ({"encrypted": {"encryption": {"clip": 1e9}}}, r"algorithm.encrypted.encryption.clip = 1e\+09: "),
+        (
+            {"private": {"epsilon": 1e-30, "delta": 1e-300, "where": "client"}, "encrypted": {}},
+            "algorithm.private.epsilon = 1e-30: ",
+        ),
+    ],
+)
+def test_what_turns_out_later_names_the_whole_key(options, said, tmp_path, capsys):
+    pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
+    file = tmp_path / "x.toml"
+    table = {"name": "fedavg", "weights": "uniform", **options}
+    file.write_text(
+        'rounds = 2\n[data]\nname = "breast_cancer"\nclients = 6\n[model]\nname = "mlp"\nhidden = [4]\n'
+        f"[train]\nsteps = 1\n[algorithm]\n{chr(10).join(f'{k} = {as_toml(v)}' for k, v in table.items())}\n"
+    )
+    assert main(["run", str(file), "--out", str(tmp_path / "run")]) == 2
+    assert re.search(f"x.toml: {said}", (error := capsys.readouterr().err)), error
 
 
 def test_a_comparison_drops_no_protection():

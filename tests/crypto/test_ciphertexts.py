@@ -131,6 +131,24 @@ def test_values_beyond_the_clip_are_cut_and_counted():
     assert fixed.clipped(values) == 2
 
 
+@pytest.mark.parametrize("largest", [8.04125, 100.0, 0.0123456, 9.999, 123456.7])
+def test_a_value_that_would_be_cut_is_refused_with_a_clip_that_holds_it(largest):
+    with pytest.raises(InputError, match=r"encryption.clip = 0.01: a value of .* would be cut") as caught:
+        FixedPoint(0.01, 4, 3).refuse_cut(torch.tensor([0.0, -largest]))
+    nearest = float(str(caught.value).rsplit("nearest valid: ")[1].rstrip(")"))
+    assert largest <= nearest < 1.01 * largest
+    FixedPoint(nearest, 4, 3).refuse_cut(torch.tensor([-largest]))
+
+
+@pytest.mark.parametrize("clip", [1e9, 268402688.0])
+def test_the_nearest_clip_of_one_that_is_too_large_is_accepted(clip):
+    """Of 4 contributors: 4 (R 2 + 1/2) <= 2^31 - 2^18, so R <= 268,402,687.75."""
+    for make in (lambda: FixedPoint.fitting(clip, 4), lambda: FixedPoint(clip, 12, 4)):
+        with pytest.raises(InputError, match=r"encryption.clip = .*nearest valid: 2.68402e\+08\)"):
+            make()
+    assert FixedPoint.fitting(2.68402e8, 4).bits == 1
+
+
 def test_plain_sums_are_those_of_ciphertexts():
     chosen = parameters("bfv-4096")
     key, cipher, plain = SecretKey(chosen), CipherSum(chosen), PlainSum()

@@ -81,6 +81,78 @@ def test_a_folder_is_not_overwritten(folder):
         keys.new(folder, CLIENTS)
 
 
+def test_identities_are_never_replaced(folder):
+    """The roster alone is lost: new identities would take every member's secret from it."""
+    before = {p: p.read_bytes() for p in (folder / "members").iterdir()}
+    roster = (folder / "roster.json").read_bytes()
+    (folder / "roster.json").unlink()
+    for clients in (CLIENTS, ["d", "e", "f"]):
+        with pytest.raises(InputError, match=r"identities of members, such as .*put back roster.json"):
+            keys.new(folder, clients)
+    with pytest.raises(InputError, match="no such file; put it back"):
+        Roster.read(folder)
+    (folder / "roster.json").write_bytes(roster)
+    keys.rotate(folder, remove=["b"], add=["d"])
+    with pytest.raises(InputError, match=r"members/b.json: is there already"):
+        keys.rotate(folder, add=["b"])
+    assert before == {p: p.read_bytes() for p in before}
+    assert "d" in Roster.read(folder).members
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InputError])
+def test_what_is_interrupted_leaves_no_identities_behind(folder, error, monkeypatch):
+    def interrupted(*rest):
+        raise error("now")
+
+    monkeypatch.setattr(keys, "_dealt", interrupted)
+    with pytest.raises(error):
+        keys.new(folder.parent / "other", CLIENTS)
+    with pytest.raises(error):
+        keys.rotate(folder, add=["d"])
+    assert list((folder.parent / "other/members").iterdir()) == []
+    assert len(list((folder / "members").iterdir())) == 3
+
+
+def test_a_folder_without_anything_is_made_by_a_command_that_works(tmp_path):
+    with pytest.raises(InputError, match=r"fedfi keys new .*none --for FILE.toml"):
+        Roster.read(tmp_path / "none")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_secret_that_others_may_read_is_refused(folder, mode):
+    path = folder / "members/a.json"
+    path.chmod(mode)
+    with pytest.raises(InputError, match=rf"a.json: has mode {mode:03o}, .*nearest valid: chmod 600"):
+        keys.unlock(folder, "a")
+    path.chmod(0o400)
+    keys.unlock(folder, "a")
+
+
+def test_identities_that_others_may_replace_are_refused(folder):
+    members = folder / "members"
+    assert stat.S_IMODE(members.stat().st_mode) == 0o700
+    members.chmod(0o777)
+    with pytest.raises(InputError, match=r"members: has mode 777, .*nearest valid: chmod 700"):
+        keys.unlock(folder, "a")
+    members.chmod(0o755)
+    keys.unlock(folder, "a")
+
+
+def test_what_is_wrong_with_a_key_names_the_file(folder):
+    members = folder / "members"
+    (members / "b.json").write_bytes((members / "a.json").read_bytes())
+    with pytest.raises(InputError, match=r"members/b.json: is not the identity that .* has of 'b', but that of 'a'"):
+        keys.unlock(folder, "b")
+    with pytest.raises(InputError, match=r"keys: unknown member 'c'"):
+        keys.unlock(folder, "c")
+    path = folder / "roster.json"
+    table = json.loads(path.read_text())
+    table["wrapped"]["a"] = table["wrapped"]["VA Long Beach"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(InputError, match=r"roster.json: 'a': the wrapped key is for somebody else"):
+        keys.unlock(folder, "a")
+
+
 def test_a_roster_that_was_changed_is_refused(folder):
     path = folder / "roster.json"
     path.write_text(path.read_text().replace('"epoch": 1', '"epoch": 2'))

@@ -89,6 +89,9 @@ def test_divergence() -> None:
     assert divergence([*lines, {"round": 5, "train/loss": float("nan")}]).startswith("the training loss is nan")
     assert divergence(lines[:1], chance=0.3).startswith("the training loss is 2.0000 after round 1, chance is 0.3000")
     assert divergence([*lines, {"round": 5}]) == ""
+    assert divergence(lines).endswith("try a smaller learning_rate")
+    private = {"round": 5, "train/loss": float("inf"), "privacy/noise": 50.0}
+    assert "try less noise, a smaller clip or a larger epsilon of [algorithm.private]" in divergence([*lines, private])
     assert [short(v) for v in (0.12345, 99999.0, 3.9e18, -1e5, float("inf"))] == [
         "0.1235",
         "99999.0000",

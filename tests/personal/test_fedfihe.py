@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from fedfi.federation.run import run
 from fedfi.federation.task import Task, Training
 from fedfi.federation.workbench import Benches, Workbench
 from fedfi.personal.fedfihe import FedFIHE
+from fedfi.personal.fedmlhe import FedMLHE
+from fedfi.personal.hefedavg import HEFedAvg
 from fedfi.personal.sealing import Sealer
 from fedfi.personal.tally import Release
 
@@ -72,6 +76,15 @@ def test_what_nobody_selected_stays_everybodys_own(monkeypatch):
     assert [m.tolist() for m in models.values()] == [[0, -0.5], [0, 1], [0, -0.5]]
 
 
+@pytest.mark.parametrize("phases", ["one", "two"])
+def test_a_shared_value_beyond_the_clip_is_refused_and_not_cut(phases):
+    """c1 ends at (-1, 1), which is beyond 3/4; what nobody shares is as large as it likes."""
+    encryption = {"enabled": False, "packet_size": 1, "clip": 0.75}
+    result = run(FedFIHE(**ALL, phases=phases, encryption=encryption), three(), rounds=1)
+    assert [f.client for f in result.failures] == ["c1"]
+    assert "encryption.clip = 0.75: a value of 1 would be cut (nearest valid: 1)" in result.failures[0].error
+
+
 def test_mixing_takes_a_part_of_the_mean():
     method = FedFIHE(**ALL, mixing=0.25, encryption={"enabled": False, "packet_size": 1})
     _, models = everyone(method, three())
@@ -87,6 +100,29 @@ def test_two_voters_are_never_enough():
     assert result.metrics[-1]["packets/released"] == 0
     with pytest.raises(ValueError, match="must be at least 3"):
         FedFIHE(least_voters=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"least_voters": 7}, "least_voters = 7: a packet needs 7 voters, and 6 clients take part in a round"),
+        ({"clients_per_round": 2}, "least_voters = 3: a packet needs 3 voters, and 2 clients"),
+        ({"phases": "two", "votes": "encrypted", "least_voters": 6}, "least_voters = 6 and spare = 1: .* needs 7"),
+    ],
+)
+def test_too_few_clients_for_any_vote_are_said_at_the_start(options, said, tmp_path):
+    run(FedFIHE(**options, encryption=CLEAR), tiny.small(), rounds=1, out=tmp_path / "run")
+    warned = [json.loads(e) for e in (tmp_path / "run/events.jsonl").read_text().splitlines() if "warning" in e]
+    assert re.search(said, warned[0]["text"])
+    assert "round" not in warned[0]
+    assert FedFIHE(**{**options, "least_voters": 3, "clients_per_round": 4}).notes_on_clients(["c"] * 6) == []
+
+
+def test_released_packets_are_not_counted_where_the_server_cannot_know_them():
+    method = FedFIHE(**ALL, phases="two", votes="encrypted", encryption=CLEAR)
+    (line,) = run(method, tiny.small(), rounds=1).metrics
+    assert line["ciphertexts/released"] > 0
+    assert "packets/released" not in line
 
 
 @pytest.mark.parametrize("phases", ["one", "two"])
@@ -176,6 +212,28 @@ def test_packets_that_fall_under_three_contributors_in_the_second_phase_are_drop
     result = run(FedFIHE(**ALL, phases="two", encryption=CLEAR), tiny.small(), rounds=1)
     assert result.metrics[-1]["packets/agreed"] > 0
     assert result.metrics[-1]["packets/released"] == 0
+
+
+@pytest.mark.parametrize(("work", "asked", "replied"), [("client_negotiate", 6, 4), ("client_update", 6, 4)])
+def test_who_failed_in_either_phase_was_asked(work, asked, replied, monkeypatch):
+    failing(monkeypatch, work, "c1", "c4")
+    for line in run(FedFIHE(**ALL, phases="two", encryption=CLEAR), tiny.small(), rounds=2).metrics:
+        assert (line["clients/asked"], line["clients/replied"]) == (asked, replied)
+
+
+def test_who_failed_to_agree_and_is_asked_again_counts_once(monkeypatch):
+    """FedML-HE asks all six to agree, of which two fail, and then three to train."""
+    plain = FedMLHE.client_negotiate
+
+    def broken(self, packet, client):
+        if client.id in ("c1", "c4"):
+            raise OSError("gone")
+        return plain(self, packet, client)
+
+    monkeypatch.setattr(FedMLHE, "client_negotiate", broken)
+    monkeypatch.setattr(FedMLHE, "sample", lambda self, clients, rng: ["c0", "c1", "c2"])
+    (line,) = run(FedMLHE(protected=0.3, encryption=CLEAR), tiny.small(), rounds=1).metrics
+    assert (line["clients/asked"], line["clients/replied"]) == (4, 3)  # c4 is gone
 
 
 @pytest.mark.parametrize(("away", "released"), [(("c1",), 1), (("c1", "c2"), 0)])
@@ -305,19 +363,35 @@ def test_replayed_and_foreign_messages_are_refused_and_named(keyring, monkeypatc
     assert ("c1", "client 'c1': message of 'c1': is of round 0, expected 1") in said
 
 
-def test_rotation_between_rounds_mixes_no_epochs(keyring):
+@pytest.mark.parametrize("phases", ["one", "two"])
+def test_rotation_between_rounds_mixes_no_epochs_and_says_what_is_lost(keyring, phases, tmp_path):
     task = tiny.small()
-    method = FedFIHE(**ALL, encryption={**SECRET, "keys": str(keyring)})
+    method = FedFIHE(**ALL, phases=phases, encryption={**SECRET, "keys": str(keyring)})
 
     def rotate(line):
         if line["round"] == 1:
             keys.rotate(keyring)
 
-    result = run(method, task, rounds=2, observe=rotate)
+    result = run(method, task, rounds=3, observe=rotate, out=tmp_path / "run")
     assert result.failures == []
+    events = [json.loads(e) for e in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    (warned,) = [e for e in events if e["event"] == "warning"]
+    assert (warned["round"], warned["key"]) == (2, "keys")
+    assert "1 release under earlier keys, which 6 clients had not taken in" in warned["text"]
     assert len(set(result.state.keys)) == 2
     ((_, packet),) = method.configure_evaluation(result.state, ["cX"], None)  # somebody who has seen neither
-    assert set(packet.blobs) == {"release2"}
+    assert set(packet.blobs) == {"release2", "release3"}
+
+
+@pytest.mark.parametrize("method", [FedFIHE, HEFedAvg])
+def test_keys_of_others_are_refused_at_the_start_and_strangers_are_named(method, keyring, tmp_path):
+    keys.new(tmp_path / "others", ["Cleveland", "Hungary", "c3"])
+    with pytest.raises(InputError, match=r"encryption.keys = .*others': of the 6 clients .*only 1 .*'Cleveland'"):
+        run(method(encryption={**SECRET, "keys": str(tmp_path / "others")}), tiny.small(), rounds=1)
+    keys.rotate(keyring, remove=["c4"])
+    result = run(method(encryption={**SECRET, "keys": str(keyring)}), tiny.small(), rounds=1, out=tmp_path / "run")
+    assert {f.client for f in result.failures} == {"c4"}
+    assert f"1 of 6 clients ('c4') is no member of {keyring}" in (tmp_path / "run/events.jsonl").read_text()
 
 
 def test_keys_of_other_parameters_are_refused(keyring):

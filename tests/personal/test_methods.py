@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -66,6 +67,45 @@ def test_parts_of_a_module():
     assert names_of(net, "all") == body | {"3.weight", "3.bias"}
     with pytest.raises(InputError, match="unknown module '4'"):
         names_of(net, "head", ["4"])
+
+
+def test_a_head_that_is_none_or_everything_is_refused():
+    """Modules 0 (linear), 1 (norm), 2 (ReLU), 3 (linear)."""
+    net = tiny.with_buffers()
+    with pytest.raises(InputError, match=r"head: module '2' has no parameters .*choose from 0, 1, 3"):
+        names_of(net, "body", ["3", "2"])
+    with pytest.raises(InputError, match=r"unknown module '4'.*choose from 0, 1, 3"):
+        names_of(net, "body", ["4"])
+    for whole in (["0", "1", "3"], [""]):
+        with pytest.raises(
+            InputError, match=r"is the whole model, and leaves no body \(leave some of \['0', '1', '3'\] out"
+        ):
+            names_of(net, "body", whole)
+    with pytest.raises(InputError, match="module '2' has no parameters"):
+        run(FedPer(head=["2"]), tiny.small(model=tiny.with_buffers), rounds=1)
+
+
+@pytest.mark.parametrize(("method", "shared"), [(FedPer, "the whole model"), (LGFedAvg, "nothing")])
+def test_an_empty_head_is_said_before_anything_is_sent(method, shared, tmp_path):
+    run(method(head=[]), tiny.small(), rounds=1, out=tmp_path / "run")
+    first = json.loads((tmp_path / "run/events.jsonl").read_text().splitlines()[0])
+    assert (first["event"], first["text"]) == (
+        "warning",
+        f"head = []: no module is the head, so that clients share {shared}",
+    )
+    assert method().notes_on_clients(["a"]) == Local().notes_on_clients(["a"]) == []
+
+
+def test_a_model_that_is_all_head_is_said(tmp_path):
+    for method, task, shared in [
+        (FedPer(), tiny.by_hand(), "nothing"),
+        (LGFedAvg(head=["0", "1", "3"]), tiny.small(model=tiny.with_buffers), "all of it"),
+    ]:
+        run(method, task, rounds=2, out=tmp_path / shared)
+        events = [json.loads(e) for e in (tmp_path / shared / "events.jsonl").read_text().splitlines()]
+        (warned,) = [e for e in events if e["event"] == "warning"]
+        assert (warned["key"], warned["round"]) == ("head", 1)
+        assert warned["text"].endswith(f"so that clients share {shared}")
 
 
 def test_local_shares_nothing_and_moves_nothing_at_the_server():

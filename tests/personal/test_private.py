@@ -60,6 +60,26 @@ def test_epsilon_is_reported_each_round_and_keeps_the_budget():
     assert all("train/loss" not in line for line in result.metrics)
 
 
+def test_a_delta_that_promises_nothing_is_said():
+    """6 clients: a mechanism that publishes one of them whole has delta 1/6."""
+    private = Private(algorithm=UNIFORM, noise=1.0, delta=0.9)
+    (note,) = private.notes_on_clients([f"c{i}" for i in range(6)])
+    assert note.startswith("delta = 0.9 with 6 clients")
+    assert replace(private, delta=0.1).notes_on_clients([f"c{i}" for i in range(6)]) == []
+
+
+def test_noise_that_reaches_the_clip_of_encryption_is_said():
+    """z C = 2 against R = 8 are four standard deviations: one value in 16,000 is beyond, and its client fails."""
+    local = Private(algorithm=UNIFORM, noise=2.0, where="client")
+    (note,) = Encrypted(algorithm=local).notes_on_clients(["c0", "c1", "c2"])
+    assert note.startswith("encryption.clip = 8: the clients' noise has standard deviation 2, and a client")
+    assert note.endswith("(nearest that is enough: 14)")  # 1 + 6.5 * 2
+    assert Encrypted(algorithm=local, encryption={"clip": 14.0}).notes_on_clients(["c0", "c1", "c2"]) == []
+    assert Encrypted(algorithm=replace(local, noise=1e-6)).notes_on_clients(["c0", "c1", "c2"]) == []
+    budget = Private(algorithm=UNIFORM, epsilon=1.0, rounds=10, where="client")
+    assert Encrypted(algorithm=budget).notes_on_clients(["c0", "c1", "c2"])
+
+
 def test_local_privacy_is_not_amplified_by_sampling():
     local = run(Private(algorithm=UNIFORM, noise=5.0, where="client", clients_per_round=1), tiny.small(), rounds=1)
     assert local.metrics[-1]["privacy/epsilon"] == epsilon(5.0, 1, 1e-5, Sampling(6, 6))

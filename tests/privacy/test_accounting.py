@@ -40,6 +40,38 @@ def test_what_makes_no_sense_is_refused(bad):
         bad()
 
 
+@pytest.mark.parametrize("sampling", [ALL, Sampling(10, 3)], ids=["all", "drawn"])
+@pytest.mark.parametrize("noise", [1e-300, 1e-12, 0.99e-9])
+def test_noise_that_hides_nothing_is_refused_with_the_least(noise, sampling):
+    with pytest.raises(InputError, match=rf"noise = {noise:g}: .*nearest valid: 1e-09"):
+        epsilon(noise, 3, 1e-5, sampling)
+    assert epsilon(1e-9, 3, 1e-5, sampling) > 1e18
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sampling", [ALL, Sampling(10, 3)], ids=["all", "drawn"])
+def test_a_budget_out_of_reach_names_the_least_that_is_not(sampling):
+    """Of a usual delta none is: with noise enough, all of the difference is within delta."""
+    delta = 1e-300
+    assert epsilon(multiplier(1e-30, 3, 1e-5, sampling), 3, 1e-5, sampling) == 0
+    with pytest.raises(InputError, match=r"epsilon = 1e-30: for 3 rounds at delta = .*1e\+06 times the clip") as caught:
+        multiplier(1e-30, 3, delta, sampling)
+    nearest = float(str(caught.value).rsplit("nearest valid: ")[1].rstrip(")"))
+    assert multiplier(nearest, 3, delta, sampling) <= 1e6
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OverflowError])
+def test_what_the_library_cannot_compute_is_bad_input(error, monkeypatch):
+    import dp_accounting
+
+    def fails(*rest):
+        raise error("no convergence")
+
+    monkeypatch.setattr(dp_accounting, "get_epsilon_gaussian", fails)
+    with pytest.raises(InputError, match=r"noise = 0.123 and delta = 1e-05: .*3 rounds: no convergence"):
+        epsilon(0.123, 3, 1e-5, ALL)
+
+
 def test_a_missing_extra_is_named(monkeypatch):
     from fedfi.privacy import accounting
 

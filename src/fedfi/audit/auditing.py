@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ from fedfi.audit.recorder import Recorder
 from fedfi.audit.views import View, views
 from fedfi.data.dataset import Dataset
 from fedfi.engines.local import LocalEngine
+from fedfi.errors import InputError
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import Evaluate
@@ -35,6 +37,8 @@ from fedfi.federation.run import run
 from fedfi.federation.task import Task
 from fedfi.federation.training import batch_positions, step_count
 from fedfi.federation.workbench import Workbench, fresh_workbench
+
+_LOG = logging.getLogger("fedfi")
 
 
 def audit(
@@ -101,17 +105,23 @@ def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, 
             copy = Path(folder) / "run"
             shutil.copytree(directory, copy, ignore=shutil.ignore_patterns(".lock", "audit", "report.html"))
             done = len((copy / "metrics.jsonl").read_text().splitlines()) if (copy / "metrics.jsonl").exists() else 0
-            result = run(
-                method,
-                task,
-                rounds=done + rounds,
-                seed=settings.seed,
-                out=copy,
-                resume=True,
-                evaluate=quiet,
-                engine=seen,
-                config=experiment.resolved(),
-            )
+            if not done and not any((copy / "checkpoints").glob("*")):
+                _LOG.warning("warning: %s has no checkpoint: what is audited is its first round", directory)
+            try:
+                result = run(
+                    method,
+                    task,
+                    rounds=done + rounds,
+                    seed=settings.seed,
+                    out=copy,
+                    resume=True,
+                    evaluate=quiet,
+                    engine=seen,
+                    config=experiment.resolved(),
+                )
+            except InputError as error:  # what it says of the copy, which will be gone, is true of the run
+                error.args = (str(error).replace(str(copy), str(directory)),)
+                raise
             return seen, result.state
     finally:
         seen.close()
@@ -135,7 +145,7 @@ def _labels(found: Audit, shown: Sequence[View], task: Task, seed: int) -> None:
 
 
 def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbench, seed: int, iterations: int) -> None:
-    spec, scores = task.data.spec, []
+    spec, scores, floor = task.data.spec, [], []
     if spec.kind == "text":
         return
     for view in shown:
@@ -158,9 +168,14 @@ def _inversions(found: Audit, shown: Sequence[View], task: Task, bench: Workbenc
         )
         found.table["inversion/distance"] = max(found.table.get("inversion/distance", 0.0), result.distance)
         told = bool(view.known.any())  # else there are pictures of the blind guess, and nothing to score
-        for guess in result.inputs:
-            score = _scored(found, view, guess, inputs, examples.dataset)
-            scores += [score] if told else []
+        for guess, start in zip(result.inputs, result.start, strict=True):
+            original, rebuilt = _nearest(guess, inputs, examples.dataset)
+            scores += [_score(original, rebuilt, spec.kind, inputs)] if told else []
+            floor.append(_score(*_nearest(start, inputs, examples.dataset), spec.kind, inputs)[0])
+            if spec.kind == "image" and len(found.pictures) < 12:
+                found.pictures.append((f"client {view.client}, round {view.round + 1}", original, rebuilt))
+    if floor:
+        found.table["inversion/floor"] = sum(floor) / len(floor)
     if scores:
         for i, key in enumerate(("inversion/psnr", "inversion/ssim")):
             values = [s[i] for s in scores if not math.isnan(s[i])]
@@ -176,15 +191,16 @@ def _trained_on(task: Task, view: View, seed: int) -> tuple[Tensor, Tensor]:
     return steps[0], torch.cat(steps).unique()
 
 
-def _scored(found: Audit, view: View, guess: Tensor, inputs: Tensor, data: Dataset) -> tuple[float, float]:
-    """Against the most similar of the examples that were trained on: the attack could not know the order."""
-    nearest = int((inputs - guess).flatten(1).square().mean(1).argmin())
-    if data.spec.kind != "image":
-        span = float(inputs.max() - inputs.min()) or 1.0
-        return psnr(guess, inputs[nearest], span), math.nan
-    original, rebuilt = _pixels(inputs[nearest], data), _pixels(guess, data)
-    if len(found.pictures) < 12:
-        found.pictures.append((f"client {view.client}, round {view.round + 1}", original, rebuilt))
+def _nearest(guess: Tensor, inputs: Tensor, data: Dataset) -> tuple[Tensor, Tensor]:
+    """The most similar of the examples that were trained on (the attack could not know the order), and the guess."""
+    nearest = inputs[int((inputs - guess).flatten(1).square().mean(1).argmin())]
+    return (nearest, guess) if data.spec.kind != "image" else (_pixels(nearest, data), _pixels(guess, data))
+
+
+def _score(original: Tensor, rebuilt: Tensor, kind: str, inputs: Tensor) -> tuple[float, float]:
+    """PSNR, over the span of the inputs where they are no images, and SSIM of images."""
+    if kind != "image":
+        return psnr(rebuilt, original, float(inputs.max() - inputs.min()) or 1.0), math.nan
     return psnr(rebuilt, original), ssim(rebuilt, original)
 
 

@@ -32,10 +32,12 @@ class Inversion:
     Attributes:
         inputs: The reconstructed model inputs `[n, ...]`.
         distance: 1 - cosine at the end; 1 where nothing was known.
+        start: What the search began with, which owes nothing to the update.
     """
 
     inputs: Tensor
     distance: float
+    start: Tensor
 
 
 def invert(
@@ -71,7 +73,8 @@ def invert(
     """
     guess = torch.randn((len(targets), *shape), generator=rng)
     if not any(bool(k.any()) for k in known.values()):
-        return Inversion(guess, 1.0)
+        return Inversion(guess, 1.0, guess)
+    start = guess.clone()
     guess.requires_grad_()
     optimizer = torch.optim.Adam([guess], lr=rate)
     marks = [int(iterations * s) for s in (3 / 8, 5 / 8, 7 / 8)]
@@ -91,7 +94,7 @@ def invert(
         if bounds:  # a network with norms hardly sees brightness and contrast, so that values would wander off
             with torch.no_grad():
                 guess.clamp_(*bounds)
-    return Inversion(guess.detach(), float(distance.detach()))
+    return Inversion(guess.detach(), float(distance.detach()), start)
 
 
 def _distance(gradients: dict[str, Tensor | None], change: dict[str, Tensor], known: dict[str, Tensor]) -> Tensor:

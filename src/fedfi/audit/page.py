@@ -19,6 +19,7 @@ COLUMNS = {
     "labels/chance": "label by chance",
     "membership/auc": "membership AUC",
     "inversion/psnr": "PSNR (dB)",
+    "inversion/floor": "PSNR of noise (dB)",
     "inversion/ssim": "SSIM",
 }
 

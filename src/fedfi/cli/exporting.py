@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedfi import registry
 from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
 from fedfi.cli.running import remembered
@@ -49,12 +50,20 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     with importing_from(*remembered([directory]), Path.cwd()):
         experiment = of_run(directory)
         if not experiment.method.central:
-            name = experiment.settings.algorithm["name"]
             raise InputError(
-                f"{directory}: has no trained model to export: under algorithm {name!r} trained models are the clients'"
-                " own, and the server only knows the initialisation"
+                f"{directory}: has no trained model to export: under {_keeper(experiment)} trained models are the"
+                " clients' own, and the server only knows the initialisation"
             )
         _export(experiment, directory, capacity, out, quiet)
+
+
+def _keeper(experiment: Experiment) -> str:
+    """What keeps the model from the server: the method, or the innermost of the tables around it that does."""
+    method, wrappers = experiment.method, {registry.wrapper(name): name for name in registry.wrappers()}
+    while (inner := getattr(method, "algorithm", None)) is not None and not inner.central:
+        method = inner
+    wrapper = wrappers.get(type(method))
+    return f"algorithm.{wrapper}" if wrapper else f"algorithm {experiment.settings.algorithm['name']!r}"
 
 
 def _export(experiment: Experiment, directory: Path, capacity: str | None, out: Path, quiet: bool) -> None:

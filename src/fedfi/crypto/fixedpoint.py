@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedfi.crypto.parameters import LIMIT
 from fedfi.errors import InputError
+from fedfi.numerics.rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,10 @@ class FixedPoint:
                 " all must be positive"
             )
         if self.largest_sum > LIMIT:
+            _refuse_too_large(self.clip, self.contributors)
             fits = _most_bits(self.clip, self.contributors)
             raise InputError(
-                f"fraction_bits = {self.bits}: {self.contributors} values of up to {self.clip:g} may sum to"
+                f"encryption.fraction_bits = {self.bits}: {self.contributors} values of up to {self.clip:g} may sum to"
                 f" {self.largest_sum:.3g}, beyond {LIMIT} (nearest valid: {fits})"
             )
 
@@ -52,13 +54,8 @@ class FixedPoint:
         Raises:
             InputError: If not even one digit after the point fits.
         """
-        bits = _most_bits(clip, contributors)
-        if bits < 1:
-            raise InputError(
-                f"clip = {clip:g}: {contributors} contributors of that size leave no digit after the point"
-                f" (nearest valid: {LIMIT / 2 / contributors:g})"
-            )
-        return FixedPoint(clip, bits, contributors)
+        _refuse_too_large(clip, contributors)
+        return FixedPoint(clip, _most_bits(clip, contributors), contributors)
 
     @property
     def largest_sum(self) -> float:
@@ -85,7 +82,21 @@ class FixedPoint:
 
     def clipped(self, values: Tensor) -> int:
         """How many values `encode` would cut."""
-        return int((values.detach().abs() > self.clip).sum())
+        return int((values.detach().double().abs() > self.clip).sum())
+
+    def refuse_cut(self, values: Tensor) -> None:
+        """Refuses values that `encode` would cut; those that are no numbers it refuses itself.
+
+        Raises:
+            InputError: With a clip, rounded up, that holds them all.
+        """
+        finite = values.detach()[torch.isfinite(values.detach())]
+        if self.clipped(finite):
+            largest = float(finite.double().abs().max())
+            raise InputError(
+                f"encryption.clip = {self.clip:g}: a value of {largest:g} would be cut"
+                f" (nearest valid: {rounded(largest, 3, up=True)})"
+            )
 
     def weight(self, weight: float) -> int:
         """The denominator's share of a contributor."""
@@ -103,6 +114,15 @@ class FixedPoint:
         counts R times as much.
         """
         return contributors * 0.5 * 2.0**-self.bits * (1 + max(self.clip, 1.0)) / weights
+
+
+def _refuse_too_large(clip: float, contributors: int) -> None:
+    if _most_bits(clip, contributors) < 1:
+        most = (LIMIT / contributors - 0.5) / 2
+        raise InputError(
+            f"encryption.clip = {clip:g}: {contributors} contributors of that size leave no digit after the point"
+            f" (nearest valid: {rounded(most, 6, up=False)})"
+        )
 
 
 def _most_bits(clip: float, contributors: int) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Roster:
         fingerprint: Of the secret key.
         members: Public identities by client id.
         wrapped: The secret key, wrapped for each member.
+        folder: Where it was read.
     """
 
     parameters: Parameters
@@ -34,6 +35,7 @@ class Roster:
     fingerprint: str
     members: Mapping[str, PublicIdentity]
     wrapped: Mapping[str, bytes]
+    folder: Path | None = field(default=None, compare=False)
 
     @property
     def key_id(self) -> str:
@@ -49,7 +51,8 @@ class Roster:
             InputError: If it is not on the roster.
         """
         if client not in self.members:
-            raise InputError(unknown("member", client, self.members))
+            where = "" if self.folder is None else f"{self.folder}: "
+            raise InputError(where + unknown("member", client, self.members))
         return self.members[client]
 
     @staticmethod
@@ -60,7 +63,10 @@ class Roster:
             InputError: If there is none, or it is damaged.
         """
         path = folder / "roster.json"
-        table = read_table(path, f"make one with `fedfi keys new {folder}`")
+        hint = f"make one with `fedfi keys new {folder} --for FILE.toml`"
+        if identities_in(folder):
+            hint = "put it back: it fits the identities in members/, and those of `fedfi keys new` would be others"
+        table = read_table(path, hint)
         try:
             if table["version"] != VERSION:
                 raise InputError(f"{path}: version {table['version']}, expected {VERSION}")
@@ -70,7 +76,12 @@ class Roster:
             }
             wrapped = {c: bytes.fromhex(w) for c, w in table["wrapped"].items()}
             roster = Roster(
-                parameters(table["parameters"]), int(table["epoch"]), str(table["fingerprint"]), members, wrapped
+                parameters(table["parameters"]),
+                int(table["epoch"]),
+                str(table["fingerprint"]),
+                members,
+                wrapped,
+                folder,
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise error if isinstance(error, InputError) else InputError(f"{path}: is damaged: {error}") from error
@@ -94,10 +105,16 @@ class Roster:
         write_table(folder / "roster.json", table, private=False)
 
 
+def identities_in(folder: Path) -> list[Path]:
+    """The private files of members that lie in a key folder."""
+    return sorted((folder / "members").glob("*.json"))
+
+
 def write_table(path: Path, table: Mapping[str, Any], *, private: bool) -> None:
     """Writes a table as JSON, whole or not at all; a private one for its owner alone."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
         aside = path.with_name(f".{path.name}.part")
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
         with os.fdopen(fd, "w") as file:

@@ -10,6 +10,10 @@ from typing import Any
 DIVERGENCE = "divergence"
 """Key of the warning in `events.jsonl`."""
 _FACTOR = 5
+_PRIVATE = (
+    "the noise that makes it private may be too large for it; try less noise, a smaller clip or a larger epsilon of"
+    " [algorithm.private], or more clients a round, or a smaller learning_rate"
+)
 _LOSSES = (("train/loss", "training loss"), ("global/loss", "global loss"))
 
 
@@ -27,16 +31,14 @@ def divergence(lines: Sequence[Mapping[str, Any]], chance: float | None = None) 
         if not values or values[-1][0] != lines[-1]["round"]:
             continue
         (first_round, first), (round, last) = values[0], values[-1]
+        advice = _PRIVATE if "privacy/noise" in lines[-1] else "try a smaller learning_rate"
         first, last = (math.nan if value is None else float(value) for value in (first, last))
         start = abs(first) if chance is None else chance
         if not math.isfinite(last):
-            return f"the {name} is {last} after round {round}: training diverged; try a smaller learning_rate"
+            return f"the {name} is {last} after round {round}: training diverged; {advice}"
         if last > _FACTOR * start:
             before = f"it was {short(first)} after round {first_round}" if chance is None else f"chance is {chance:.4f}"
-            return (
-                f"the {name} is {short(last)} after round {round}, {before}: training diverges; try a smaller"
-                " learning_rate"
-            )
+            return f"the {name} is {short(last)} after round {round}, {before}: training diverges; {advice}"
     return ""
 
 

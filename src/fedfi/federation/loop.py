@@ -154,14 +154,20 @@ class Loop:
     def _round(self, state: Any, round: int) -> tuple[Any, dict[str, Any]]:
         traffic = {"bytes/down": 0, "bytes/up": 0, "clients/asked": 0, "clients/replied": 0}
         metrics: dict[str, Any] = {}
+        gone: set[ClientId] = set()  # failed in the first of two exchanges, and not asked in the second
         if isinstance(self.algorithm, Negotiates):
-            state, metrics = self._exchange("client_negotiate", state, round, traffic)
+            before = len(self.failures)
+            state, metrics = self._exchange("client_negotiate", state, round, traffic, gone)
+            gone = {failure.client for failure in self.failures[before:]}
             traffic["clients/asked"] = traffic["clients/replied"] = 0
-        state, more = self._exchange("client_update", state, round, traffic)
+        state, more = self._exchange("client_update", state, round, traffic, gone)
+        traffic["clients/asked"] += len(gone)
         return state, metrics | more | traffic
 
-    def _exchange(self, work: Work, state: Any, round: int, traffic: dict[str, int]) -> tuple[Any, dict[str, float]]:
-        """One way there and back: configure, let clients work, check, fold."""
+    def _exchange(
+        self, work: Work, state: Any, round: int, traffic: dict[str, int], gone: set[ClientId]
+    ) -> tuple[Any, dict[str, float]]:
+        """One way there and back: configure, let clients work, check, fold; who is asked is no longer gone."""
         method, sent = self.algorithm, dict[ClientId, Packet]()
         configure, layout, fold, prefix = "configure", "reply_layout", "aggregate", ""
         if work == "client_negotiate":
@@ -172,6 +178,7 @@ class Loop:
             rng = keyed_generator(self.seed, "server", round, f"{prefix}configure")
             for client, packet in hooks.pairs(method, configure, state, round, self.engine.clients(), rng):
                 sent[client] = packet
+                gone.discard(client)
                 traffic["bytes/down"] += packet.nbytes
                 traffic["clients/asked"] += 1
                 if not self.many:

@@ -26,12 +26,16 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, NotesOnClients, ScoresItems
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, ScoresItems
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
+from fedfi.numerics.rounding import rounded
 from fedfi.personal.private import Private
 from fedfi.personal.replica import refuse_unless_summed, wrapped
 from fedfi.personal.selective import Selective
+
+_SIGMAS = 6.5
+"""Of a Gaussian, one value in 10^10 is farther out: once in a hundred rounds of ten clients with ten million values."""
 
 
 @final
@@ -74,9 +78,17 @@ class Encrypted(Selective):
         return method.client_scores(self._to_judge(packet, client, state), client)
 
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
-        """What the method has to say of the clients."""
-        inner = self.inner()
-        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
+        """A clip so near to the clients' noise that values beyond it are to be expected, and what else there is."""
+        notes, inner = super().notes_on_clients(clients), self.algorithm
+        if isinstance(inner, Private):
+            deviation, clip = inner.deviation(len(clients)), self.encryption.clip
+            if clip < _SIGMAS * deviation:
+                enough = rounded(inner.clip + _SIGMAS * deviation, 3, up=True)
+                notes.append(
+                    f"encryption.clip = {clip:g}: the clients' noise has standard deviation {deviation:.3g}, and a"
+                    f" client with one value beyond the clip fails (nearest that is enough: {enough})"
+                )
+        return notes
 
     def ratio(self) -> float:
         """All of it."""

@@ -20,9 +20,17 @@ from fedfi.crypto.message import Terms, Verify
 from fedfi.crypto.parameters import Parameters, parameters
 from fedfi.crypto.roster import Roster
 from fedfi.errors import InputError
+from fedfi.personal.voting import LEAST
 
 SLOTS = 2
 """Values of a packet beside its parameters: the contributor's weight, and a keyed check value."""
+
+ENCRYPTED = {
+    "encrypted": "it is encrypted already (nearest valid: without encryption around it)",
+    "private": "what it sends is encrypted, and can be neither clipped nor perturbed any more (nearest valid:"
+    " encryption around Private(algorithm=FedAvg(weights='uniform'), where='client'))",
+}
+"""Why no wrapper may stand around a method that encrypts."""
 
 _SIMULATED = hashlib.blake2b(b"fedfi simulated", digest_size=8).hexdigest()
 _USUAL_PACKETS = 64
@@ -68,6 +76,31 @@ class Encryption:
                 f" {roster.parameters.name!r} (nearest valid: {roster.parameters.name!r})"
             )
         return roster
+
+    def strangers(self, clients: Sequence[str]) -> list[str]:
+        """Clients that are no members of the key folder.
+
+        Raises:
+            InputError: If so few are members that nothing could ever be added up.
+        """
+        if (roster := self.roster()) is None:
+            return []
+        found = [client for client in clients if client not in roster.members]
+        if len(clients) - len(found) < min(LEAST, len(clients)):
+            raise InputError(
+                f"encryption.keys = {self.keys!r}: of the {len(clients)} clients ({_some(clients)}) only"
+                f" {len(clients) - len(found)} are members there, expected at least {min(LEAST, len(clients))}; the"
+                f" members are {_some(list(roster.members))}"
+            )
+        return found
+
+    def notes(self, clients: Sequence[str]) -> list[str]:
+        """What to know of keys and clients before the first round."""
+        found = self.strangers(clients)
+        if not found:
+            return []
+        verb = "is no member" if len(found) == 1 else "are no members"
+        return [f"{len(found)} of {len(clients)} clients ({_some(found)}) {verb} of {self.keys}, and will fail"]
 
     def size_of_packets(self, parameters: int) -> int:
         """Parameters a packet, for a model of so many.
@@ -180,6 +213,10 @@ class Exchange:
             return sender in roster.members and roster.members[sender].verifies(content, signature)
 
         return check
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def groups_of(packets: Sequence[int], size: int) -> list[list[int]]:

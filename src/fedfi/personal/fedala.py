@@ -28,7 +28,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.client import Client
 from fedfi.federation.training import Trained, batches_of, mean_loss_gradient, train_locally
-from fedfi.personal.parts import last_modules, names_of
+from fedfi.personal.parts import last_modules, within
 from fedfi.personal.pieces import Snapshot, mask_of, recall
 from fedfi.personal.scheme import Personal, Scheme
 
@@ -70,7 +70,7 @@ class FedALA(Personal):
         kept, bench = recall(client, "model"), client.workbench
         if kept is None:
             return None
-        upper = names_of(bench.module, "head", last_modules(bench.module, self.layers))
+        upper = within(bench.module, last_modules(bench.module, self.layers))
         mask = mask_of(client, upper)
         vector = bench.vector
         new, old = vector.detach()[mask].clone(), kept.vector[mask]

@@ -37,7 +37,7 @@ Deviations and choices, each for a reason:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 import torch
@@ -52,19 +52,19 @@ from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.evaluation import evaluate_workbench
-from fedfi.federation.packet import Layout, Packet, PacketError, Scalar, Tree
+from fedfi.federation.packet import Layout, Packet, Scalar, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.federation.training import train_locally
 from fedfi.federation.workbench import Workbench, fresh_workbench
 from fedfi.numerics.selection import pack_bits, unpack_bits
 from fedfi.personal import voting
-from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.encryption import ENCRYPTED, Encryption, Exchange, groups_of
 from fedfi.personal.fedfihestate import FedFIHEState
 from fedfi.personal.pieces import Snapshot, recall
 from fedfi.personal.scores import fisher_vector
 from fedfi.personal.sealing import Sealer, padded, weight_of
-from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored, tallied
+from fedfi.personal.tally import Release, Tally, counted, raw, refusing, refusing_others, stored, tallied
 
 _FIRST = "first:"
 
@@ -109,6 +109,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
     encryption: Annotated[Encryption, Field(description="scheme, keys, packets")] = Field(default_factory=Encryption)
 
     central: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = ENCRYPTED
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"phases": "one", "share": "high", "votes": "plain"},
     }
@@ -119,10 +120,20 @@ class FedFIHE(Algorithm[FedFIHEState]):
             raise ValueError("votes = 'encrypted' needs phases = 'two' and consensus = 'vote'")
         return self
 
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """Keys that some lack, and too few clients for anything to be shared."""
+        cohort, needed = round_size(len(clients), self.participation, self.clients_per_round), self._rule(1).least
+        notes = self.encryption.notes(clients)
+        if self.consensus == "union" or cohort >= needed:
+            return notes
+        given = f"least_voters = {self.least_voters}" + (f" and spare = {self.spare}" if self.votes != "plain" else "")
+        few = f"a packet needs {needed} voters, and {cohort} clients take part in a round"
+        return [*notes, f"{given}: {few}, so nothing will ever be shared"]
+
     def init(self, task: Task, rng: torch.Generator) -> FedFIHEState:
         """A freshly initialised model, from which all clients start."""
         bench = fresh_workbench(task, rng)
-        self.encryption.roster()
+        self.encryption.strangers(list(task.data.clients))
         state = FedFIHEState(
             model={n: t.clone() for n, t in bench.tree().items()},
             trained=bench.layout.names,
@@ -188,6 +199,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
                 total.add(payload)
             masks[reply.client] = stored(pack_bits(message.mask))
         votes = [stored(s.result()) for s in sums] if masks else []
+        metrics |= state.lost(terms.key_id, synced)
         state = dataclasses.replace(state, masks=masks, votes=votes, voters=len(masks), synced=synced)
         return state, metrics | {"train/loss": loss / count}
 
@@ -213,7 +225,8 @@ class FedFIHE(Algorithm[FedFIHEState]):
         groups = self._groups(state, agreed, _round(packet))
         gate = Gate(self.terms_of(agreed, groups), round=_round(packet), phase=0, verify=agreed.verify())
         scalars: dict[str, type[Scalar]] = {"loss": float} if self.phases == "one" else {}
-        also = refusing(gate) if self.phases == "one" else self._in_agreement(groups, gate)
+        every = self.votes == "encrypted"
+        also = refusing(gate) if self.phases == "one" else refusing_others(gate, groups, every=every)
         return Layout(scalars=scalars, most_bytes={"message": gate.terms.most_bytes()}, also=also)
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
@@ -233,12 +246,14 @@ class FedFIHE(Algorithm[FedFIHEState]):
             mask = mask & agreed
             groups = self.dense(sealer.exchange, agreed)
         terms = self.terms_of(sealer.exchange, groups)
+        vector = client.workbench.vector.detach().cpu()
+        sealer.exchange.fixed.refuse_cut(sealer.exchange.layout.cut(vector)[mask])
         cap = self.most_examples if self.weights == "examples" else None
         message = sealer.message(
             terms,
             mask,
             groups,
-            client.workbench.vector.detach().cpu(),
+            vector,
             weight_of(len(client.data.train), cap),
             per=self._per(sealer.exchange),
             every=self.votes == "encrypted",
@@ -272,9 +287,11 @@ class FedFIHE(Algorithm[FedFIHEState]):
             tally.add(message, wanted)
         for number, text in enumerate(tally.refused):
             metrics[f"refused/{number}"] = text
+        metrics |= state.lost(terms.key_id, synced)
         release = self._release(state, tally, terms, round)
         state = dataclasses.replace(state, tallied=self._tallied(state, agreed.layout.packets, messages, release))
-        metrics["packets/released"] = float(sum(map(len, release.groups)))
+        if self.votes == "plain":  # else only members know which packets lie where, and how many
+            metrics["packets/released"] = float(sum(map(len, release.groups)))
         metrics["ciphertexts/released"] = float(len(release.sums))
         if not release.sums:
             metrics["consensus"] = "nothing had enough votes and contributors; clients keep what they have"
@@ -442,11 +459,7 @@ class FedFIHE(Algorithm[FedFIHEState]):
     def _news(self, state: FedFIHEState, client: ClientId, round: int | None = None) -> Packet:
         """The releases that a client has not taken in; a newcomer gets the initialisation."""
         tensors = {} if client in state.synced else {_FIRST + n: t for n, t in state.model.items()}
-        seen = state.synced.get(client, 0)
-        first = state.number - len(state.releases) + 1
-        key = self.exchange_of(state).key_id()  # what an earlier key hides, nobody can read any more
-        new = [(first + i, r) for i, r in enumerate(state.releases) if first + i > seen and state.keys[i] == key]
-        blobs = {f"release{number}": raw(release) for number, release in new}
+        blobs = {f"release{number}": raw(r) for number, r in state.new_to(client, self.exchange_of(state).key_id())}
         return Packet(tensors, self._scalars(state, round), blobs)
 
     def _scalars(self, state: FedFIHEState, round: int | None) -> dict[str, Scalar]:
@@ -470,19 +483,6 @@ class FedFIHE(Algorithm[FedFIHEState]):
                 found = dataclasses.replace(found, groups=[], sums=[], contributors=[])
             return dataclasses.replace(found, votes=[raw(v) for v in state.votes], voters=state.voters)
         return tally.release(round, terms.key_id, 1 if self.consensus == "union" else self.least_voters)
-
-    def _in_agreement(self, groups: Sequence[Sequence[int]], gate: Gate) -> Callable[[Packet, str], None]:
-        """A check that what arrives in the second phase is what was agreed on in the first."""
-
-        def check(packet: Packet, sender: str) -> None:
-            refusing(gate)(packet, sender)
-            message = gate.check(packet.blobs["message"], sender)
-            marked = {p for g in groups for p in g if bool(message.mask[p])}
-            due = [i for i, g in enumerate(groups) if self.votes == "encrypted" or marked & set(g)]
-            if int(message.mask.sum()) != len(marked) or list(message.indices) != due:
-                raise PacketError(f"client {sender!r}: packets {list(message.indices)} are not those agreed on: {due}")
-
-        return check
 
     def _empty(self) -> CipherSum | PlainSum:
         return CipherSum(self.encryption.chosen()) if self.encryption.enabled else PlainSum()

@@ -127,8 +127,15 @@ class Private(Algorithm[PrivateState]):
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
-        if (self.noise is None) == (self.epsilon is None) or (self.epsilon is None) != (self.rounds is None):
-            raise ValueError("give noise, or epsilon and the rounds that it must last")
+        given = {k: v for k in ("noise", "epsilon", "rounds") if (v := getattr(self, k)) is not None}
+        got = ", ".join(f"{k} = {v:g}" for k, v in given.items())
+        wanted = "give noise, or epsilon and the rounds that it must last"
+        if not {"noise", "epsilon"} & set(given):
+            raise ValueError(f"{wanted}; got {got or 'none of them'} (nearest valid: noise = 1.0)")
+        if "noise" in given and len(given) > 1:
+            raise ValueError(f"{wanted}, not both; got {got} (nearest valid: noise = {self.noise:g} alone)")
+        if "epsilon" in given and "rounds" not in given:
+            raise ValueError(f"{wanted}; got {got} alone, without rounds")
         return self
 
     def init(self, task: Task, rng: torch.Generator) -> PrivateState:
@@ -136,14 +143,11 @@ class Private(Algorithm[PrivateState]):
         inner = self._inner.init(task, rng)
         clients = len(task.data.clients)
         cohort = round_size(clients, self.participation, self.clients_per_round)
-        state = PrivateState(inner, self.noise or 1.0, clients, cohort)
+        state = PrivateState(inner, self._multiplier(clients), clients, cohort)
         if buffers := _buffers(inner):
             raise InputError(
                 f"{buffers[0]!r} is a statistic of the data, which clipping does not cover; use group norm"
             )
-        if self.noise is None and self.epsilon is not None and self.rounds is not None:
-            found = accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(state))
-            state = dataclasses.replace(state, multiplier=found)
         self.spent(state, state.rounds)
         return state
 
@@ -211,7 +215,7 @@ class Private(Algorithm[PrivateState]):
 
     def spent(self, state: PrivateState, rounds: int) -> Metrics:
         """Epsilon and delta of so many rounds, and the noise multiplier."""
-        epsilon = accounting.epsilon(state.multiplier, rounds, self.delta, self._sampling(state))
+        epsilon = accounting.epsilon(state.multiplier, rounds, self.delta, self._sampling(state.clients))
         return {"privacy/epsilon": epsilon, "privacy/delta": self.delta, "privacy/noise": state.multiplier}
 
     def global_model(self, state: PrivateState) -> Tree:
@@ -233,9 +237,14 @@ class Private(Algorithm[PrivateState]):
         return inner.client_evaluate(packet, client)
 
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
-        """The inner method's."""
-        inner = self._inner
-        return inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
+        """A delta that promises nothing, and what the inner method has to say."""
+        inner, notes = self._inner, []
+        if self.delta * len(clients) >= 1:
+            notes.append(
+                f"delta = {self.delta:g} with {len(clients)} clients: publishing one client's data whole would be as"
+                f" private; delta should be far below 1/{len(clients)}"
+            )
+        return notes + (inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else [])
 
     @property
     def _inner(self) -> Algorithm[Any]:
@@ -249,10 +258,19 @@ class Private(Algorithm[PrivateState]):
         """Whether what is perturbed is the mean of dense updates, and not replies as they are."""
         return not self.algorithm.linear and isinstance(self.algorithm, StepsByUpdates)
 
-    def _sampling(self, state: PrivateState) -> accounting.Sampling:
+    def deviation(self, clients: int) -> float:
+        """Standard deviation of the noise that each of so many clients puts on an entry of what it sends."""
+        return self._multiplier(clients) * self.clip if self.where == "client" else 0.0
+
+    def _multiplier(self, clients: int) -> float:
+        if self.epsilon is None or self.rounds is None:
+            return self.noise or 1.0
+        return accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(clients))
+
+    def _sampling(self, clients: int) -> accounting.Sampling:
         """Local noise is on each single update: being drawn seldom does not hide who sees it."""
-        cohort = state.cohort if self.where == "server" else state.clients
-        return accounting.Sampling(state.clients, cohort)
+        cohort = round_size(clients, self.participation, self.clients_per_round)
+        return accounting.Sampling(clients, cohort if self.where == "server" else clients)
 
     def _source(self, rng: torch.Generator) -> torch.Generator:
         if self.source == "keyed":

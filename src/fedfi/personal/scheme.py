@@ -110,6 +110,13 @@ class Personal(Algorithm[PersonalState]):
             met={},
         )
 
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """An empty head, since who gave it may take something for private that is not."""
+        if getattr(self, "head", None) != []:
+            return []
+        shared = "the whole model" if self.scheme().share(nn.Linear(1, 1, device="meta")) else "nothing"
+        return [f"head = []: no module is the head, so that clients share {shared}"]
+
     def configure(
         self, state: PersonalState, round: int, clients: Sequence[ClientId], rng: torch.Generator
     ) -> Iterable[tuple[ClientId, Packet]]:
@@ -148,7 +155,13 @@ class Personal(Algorithm[PersonalState]):
             loss.add_scalar("loss", reply.packet.scalars["loss"], examples)
             met[reply.client] = True
         model = stepped(state.model, mean.mean(), set(state.trained), self.server_learning_rate)
-        return dataclasses.replace(state, model=model, met=met), {"train/loss": loss.scalar("loss")}
+        metrics: Metrics = {"train/loss": loss.scalar("loss")}
+        if round == 0 and (head := getattr(self, "head", [])) != []:
+            if not state.trained:
+                metrics["head"] = "the head is all of the model, so that clients share nothing"
+            elif head and len(state.model) == len(state.trained) + len(state.buffers):
+                metrics["head"] = "the head is all of the model, so that clients share all of it"
+        return dataclasses.replace(state, model=model, met=met), metrics
 
     def global_model(self, state: PersonalState) -> Tree:
         """The shared part, with the first values of whatever is private."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,14 +25,14 @@ from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Gate, Terms
 from fedfi.crypto.summing import PlainSum
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, Reply
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, NotesOnClients, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree, decode
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.numerics.selection import pack_bits, top_k_mask, unpack_bits
 from fedfi.personal import replica
-from fedfi.personal.encryption import Encryption, Exchange, groups_of
+from fedfi.personal.encryption import ENCRYPTED, Encryption, Exchange, groups_of
 from fedfi.personal.replica import Form, Spends
 from fedfi.personal.sealing import Sealer, weight_of
 from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
@@ -81,6 +81,7 @@ class Selective(Algorithm[SelectiveState]):
     history: Annotated[int, Field(ge=1, description="releases kept for clients that were away")] = 10
 
     central: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = ENCRYPTED
     agrees: ClassVar[Literal["never", "once", "each round"]] = "never"
     """When clients agree on what is protected."""
 
@@ -104,7 +105,7 @@ class Selective(Algorithm[SelectiveState]):
     def init(self, task: Task, rng: torch.Generator) -> SelectiveState:
         """The inner method's first state, from a seed that clients are told."""
         seed = rng.initial_seed()  # so that the first model is that of every other method
-        self.encryption.roster()
+        self.encryption.strangers(list(task.data.clients))
         state = SelectiveState(
             inner=replica.first_state(self._method(), task, seed),
             seed=seed,
@@ -124,6 +125,13 @@ class Selective(Algorithm[SelectiveState]):
             protected = top_k_mask(torch.zeros(agreed.layout.packets), budget_of(self.ratio(), agreed.layout.packets))
             state = dataclasses.replace(state, protected=stored(pack_bits(protected)))
         return state
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """What there is to know of keys, and what the inner method has to say."""
+        inner = self.inner()
+        return self.encryption.notes(clients) + (
+            inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
+        )
 
     def _check_bits(self, agreed: Exchange) -> None:
         """Refuses a fixed point that is too coarse for what the method sums."""
@@ -217,7 +225,7 @@ class Selective(Algorithm[SelectiveState]):
             return Packet()
         groups, clear = self.divided(stored(packet.blobs["protected"]), agreed)
         vector = form.vector(summand)
-        self._refuse_clipped(agreed, form, vector)
+        agreed.fixed.refuse_cut(vector[: len(vector) - len(form.scalars)])  # a loss may be cut; the model may not
         sealer = Sealer(agreed, client)
         weight = self._weight(client)
         mask = torch.ones(agreed.layout.packets, dtype=torch.bool)
@@ -365,15 +373,6 @@ class Selective(Algorithm[SelectiveState]):
 
     def _weight(self, client: Client) -> float:
         return weight_of(len(client.data.train), None if replica.uniform(self.inner()) else self.most_examples)
-
-    def _refuse_clipped(self, agreed: Exchange, form: Form, vector: Tensor) -> None:
-        values = vector[: len(vector) - len(form.scalars)]  # a loss may be cut; the model may not
-        if agreed.fixed.clipped(values):
-            largest = float(values.abs().max())
-            raise InputError(
-                f"encryption.clip = {self.encryption.clip:g}: a value of {largest:g} would be cut"
-                f" (nearest valid: {largest:.3g})"
-            )
 
     # -- what both sides agree on
 

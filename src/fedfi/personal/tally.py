@@ -163,6 +163,27 @@ def refusing(gate: Gate) -> Callable[[Packet, str], None]:
     return check
 
 
+def refusing_others(gate: Gate, groups: Sequence[Sequence[int]], *, every: bool) -> Callable[[Packet, str], None]:
+    """A check that what arrives in a second phase is what was agreed on in the first.
+
+    Args:
+        gate: What messages are held to.
+        groups: Packets of each position, as agreed.
+        every: Whether all positions are due, or those of which the sender marks a packet.
+    """
+    as_agreed = refusing(gate)
+
+    def check(packet: Packet, sender: str) -> None:
+        as_agreed(packet, sender)
+        message = gate.check(packet.blobs["message"], sender)
+        marked = {p for g in groups for p in g if bool(message.mask[p])}
+        due = [i for i, g in enumerate(groups) if every or marked & set(g)]
+        if int(message.mask.sum()) != len(marked) or list(message.indices) != due:
+            raise PacketError(f"client {sender!r}: packets {list(message.indices)} are not those agreed on: {due}")
+
+    return check
+
+
 def counted(masks: Sequence[Tensor], packets: int) -> Tensor:
     """Votes of each packet, int64 `[P]`."""
     return torch.stack([m.to(torch.int64) for m in masks]).sum(0) if masks else torch.zeros(packets, dtype=torch.int64)

@@ -17,11 +17,19 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from fedfi.errors import InputError
+import numpy as np
 
+from fedfi.errors import InputError
+from fedfi.numerics.rounding import rounded
+
+LEAST = 1e-9
+"""Smallest noise multiplier that is accounted for: its epsilon, above 1e18, says that nothing is hidden."""
+_MOST = 1e6
+"""Largest that is tried for a budget."""
 _ORDERS = [*range(2, 65), 96, 128, 256]
 """Renyi orders; whole ones, for which the subsampled Gaussian has a closed form."""
 
@@ -73,9 +81,16 @@ def epsilon(multiplier: float, rounds: int, delta: float, sampling: Sampling) ->
         rounds: How many were released.
         delta: Of (epsilon, delta), in (0, 1).
         sampling: Who took part.
+
+    Raises:
+        InputError: For a multiplier below `LEAST`, or a delta out of range.
     """
-    if multiplier <= 0 or not 0 < delta < 1:
-        raise InputError(f"multiplier = {multiplier}, delta = {delta}: expected above 0, and between 0 and 1")
+    if not multiplier >= LEAST:
+        raise InputError(
+            f"noise = {multiplier:g}: hides nothing, expected at least {LEAST:g} (nearest valid: {LEAST:g})"
+        )
+    if not 0 < delta < 1:
+        raise InputError(f"delta = {delta:g}: expected above 0 and below 1")
     if rounds == 0:
         return 0.0
     return _epsilon(multiplier, rounds, delta, sampling)
@@ -84,6 +99,17 @@ def epsilon(multiplier: float, rounds: int, delta: float, sampling: Sampling) ->
 @functools.lru_cache(maxsize=1024)
 def _epsilon(multiplier: float, rounds: int, delta: float, sampling: Sampling) -> float:
     dp, rdp = _library()
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():  # of its logarithms, at the ends of its search
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return _composed(dp, rdp, multiplier, rounds, delta, sampling)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"noise = {multiplier:g} and delta = {delta:g}: no epsilon can be computed of {rounds} rounds: {error}"
+        ) from error
+
+
+def _composed(dp: Any, rdp: Any, multiplier: float, rounds: int, delta: float, sampling: Sampling) -> float:
     everybody = float(dp.get_epsilon_gaussian(multiplier / 2 / math.sqrt(rounds), delta))
     if sampling.cohort == sampling.clients:
         return everybody
@@ -99,15 +125,19 @@ def multiplier(target: float, rounds: int, delta: float, sampling: Sampling) -> 
     """The least noise multiplier (to .5 %) whose epsilon after `rounds` is at most `target`.
 
     Raises:
-        InputError: For a target that is not positive.
+        InputError: For a target that is not positive, or that noise of a million clips would not keep.
     """
     if target <= 0:
         raise InputError(f"epsilon = {target}: must be above 0")
     low, high = 1e-3, 1.0
     while epsilon(high, rounds, delta, sampling) > target:
-        low, high = high, high * 2
-        if high > 1e6:
-            raise InputError(f"epsilon = {target}: no noise is enough for {rounds} rounds")
+        if high >= _MOST:
+            nearest = rounded(epsilon(_MOST, rounds, delta, sampling), 3, up=True)
+            raise InputError(
+                f"epsilon = {target:g}: for {rounds} rounds at delta = {delta:g} it would need noise of more than"
+                f" {_MOST:g} times the clip (nearest valid: {nearest})"
+            )
+        low, high = high, min(high * 2, _MOST)
     while high / low > 1.005:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if epsilon(middle, rounds, delta, sampling) <= target else (middle, high)
