@@ -152,7 +152,7 @@ def test_one_example_is_reconstructed_from_an_update_in_the_clear_and_not_from_c
     assert not found["hidden"].table.keys() & {"inversion/psnr", "membership/auc"}  # of nothing there is no score
     assert len(found["hidden"].pictures) == 1
     assert found["hidden"].table["known/share"] == 0
-    assert found["hidden"].table["inversion/psnr"] == found["hidden"].table["inversion/floor"]  # it stays at its start
+    assert found["hidden"].table["inversion/floor"] < 12  # of noise
     assert found["clear"].table["inversion/psnr"] > found["clear"].table["inversion/floor"] + 8
     assert len(found["clear"].pictures) == 1
 
