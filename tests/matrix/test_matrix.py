@@ -211,8 +211,10 @@ def deadly(algorithm, phase: str, round: int) -> None:
             return result
 
         kind.aggregate = aggregate
-    elif phase == "evaluate":
+    elif phase == "evaluate" and algorithm.central:
         die_at(LocalEngine, "evaluate", lambda *args: calls["n"] > round)
+    elif phase == "evaluate":  # the server has no model to judge
+        die_at(kind, "client_evaluate", lambda self, packet, client: client.round == round)
     elif phase == "saving":  # metrics are written, the checkpoint is not
         die_at(checkpoint, "save", lambda directory, rounds, content: rounds == round + 1)
     elif phase == "renaming":  # the checkpoint lies beside its place, half of it
