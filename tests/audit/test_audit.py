@@ -124,6 +124,10 @@ def test_a_submodel_shows_its_entries_and_fisher_scores():
         int(v.known[: bench.layout.pool].sum()) == 42 for v in found
     )  # half of 6 x 8 + 8 + 8 x 3 + 3, rounded up
     assert all(v.fisher.shape == (83,) for v in found)
+    for view in found:  # training started from x * M
+        start = bench.layout.join(view.start)
+        assert torch.all(start[~view.known] == 0)
+        assert torch.count_nonzero(start[view.known]) > 30
 
 
 def digits(step: int = 1) -> Task:

@@ -91,6 +91,7 @@ def _view(algorithm: Algorithm[Any], state: Any, layout: VectorLayout, first: Tr
         mask = unpack_bits(sent.blobs["mask"], layout.pool)
         known[: layout.pool], known[layout.pool :] = mask, True
         change[known] = received.tensors["update"]
+        start = layout.split(torch.zeros(layout.size).masked_scatter_(known, sent.tensors["kept"]))  # x * M
     else:
         position = 0
         for name, size in zip(layout.names, layout.sizes, strict=True):

@@ -322,11 +322,11 @@ class Selective(Algorithm[SelectiveState]):
             return agreed, form, state, summand
         method = self._method()
         sent, summing = replica.packet_for(method, state, client, _told(packet)), replica.summing(method)
-        reply = method.client_update(sent, client)
+        reply = method.client_update(sent, client).cpu()
         replica.remember(client, summing.replied(state, Reply(client.id, reply, sent=sent)))
         if not summing.sums(client.round):
             return agreed, form, state, Packet()
-        summand = summing.summand(state, sent, reply.cpu())
+        summand = summing.summand(state, sent, reply)
         if remembered:
             client.memory[_REPLY] = form.vector(summand)
             for name in form.counters:
