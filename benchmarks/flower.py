@@ -146,6 +146,7 @@ class _Federation:
         settings = self._folder / f"{name}.toml"
         settings.write_text(tomli_w.dumps(config))
         command = self._there.run_command(str(settings), stream=False)
+        self._settle()
         done = subprocess.run(command, env=self._there.environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{name} cannot be run: {done.stdout}{done.stderr}")
@@ -164,6 +165,14 @@ class _Federation:
                 peaks[what] = max([peaks[what], *map(_peak, self._named(program))])
             time.sleep(0.02 if watch else 0.2)
         return [line["time"] for line in lines if "round" in line], peaks
+
+    def _settle(self) -> None:
+        """Waits until the processes of the app before are gone: they end some time after their last round."""
+        until = time.monotonic() + GONE
+        while any(self._named(program) for program in PROCESSES.values()):
+            if time.monotonic() > until:
+                raise RuntimeError(f"the app before has not ended in {GONE:.0f} s; see {self._there.log('superlink')}")
+            time.sleep(0.2)
 
     def _named(self, program: str) -> list[int]:
         return [pid for pid, command in self._there.processes().items() if program in command]
