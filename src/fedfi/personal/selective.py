@@ -254,13 +254,14 @@ class Selective(Algorithm[SelectiveState]):
         tally, plain, synced = Tally(agreed, groups), PlainSum(), dict(state.synced)
         counters: Tree = {}
         for reply in replies:
-            tally.add(gate.open(reply.packet.blobs["message"], reply.client))
+            synced[reply.client] = int(reply.sent.scalars["number"])
+            if not tally.add_whole(gate.open(reply.packet.blobs["message"], reply.client)):
+                continue
             plain.add(reply.packet.blobs["clear"])
             counters = {
                 n: torch.maximum(counters.get(n, reply.packet.tensors[n]), reply.packet.tensors[n])
                 for n in form.counters
             }
-            synced[reply.client] = int(reply.sent.scalars["number"])
         metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
         metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
         metrics |= self._spent(state, round)
