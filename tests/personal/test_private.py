@@ -24,6 +24,7 @@ from fedfi.submodel.ranking import best
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
 UNIFORM = FedAvg(weights="uniform")
+LOCAL = {"noise": 0.1, "where": "client"}
 APART = FedFIbOS(
     participation=1.0, capacities={1.0: 0.25, 0.5: 0.25, 0.25: 0.5}, aggregation="plain", first_mask="magnitude"
 )
@@ -173,7 +174,7 @@ def test_noise_is_on_entries_that_nobody_held():
 
 def test_a_private_submodel_clips_dense_updates_and_counts_epsilon():
     task = tiny.small()
-    private = Private(algorithm=APART, clip=1e-3, noise=1.5, clients_per_round=3)
+    private = Private(algorithm=replace(APART, clients_per_round=3), clip=1e-3, noise=1.5)
     quiet = replace(private, noise=1e-6)
     first = APART.init(task, keyed_generator(0, "server", "init")).model.vector
     moved = run(quiet, task, rounds=1).state.inner.model.vector - first
@@ -188,6 +189,28 @@ def test_a_private_submodel_says_nothing_of_its_losses(tmp_path):
     run(Private(algorithm=APART, noise=1.0), tiny.small(), rounds=1, out=tmp_path / "run")
     replied = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "replied"]
     assert [e["metrics"] for e in replied] == [{"loss": 0.0, "examples": 1}] * 6
+
+
+def test_who_takes_part_is_what_the_method_says():
+    """FedFIbOS' own default is a tenth; what a wrapper says goes before a default, but not before another number."""
+    inner = replace(APART, participation=0.1)
+    assert Private(algorithm=inner, noise=1.0).participation == 0.1
+    assert Private(algorithm=replace(UNIFORM, clients_per_round=3), noise=1.0).clients_per_round == 3
+    assert Private(algorithm=inner, noise=1.0, participation=0.5).participation == 0.5
+    assert Encrypted(algorithm=FedFIbOS()).participation == 0.1
+    local = Private(algorithm=FedAvg(weights="uniform", participation=0.5), **LOCAL)
+    assert Encrypted(algorithm=local).participation == 0.5
+    assert Encrypted(algorithm=FedPer(), clients_per_round=4).clients_per_round == 4
+    said = r"participation = 0.5, but the FedAvg that is encrypted has clients_per_round = 3 \(nearest valid: clients"
+    with pytest.raises(InputError, match=said):
+        Encrypted(algorithm=FedAvg(clients_per_round=3), participation=0.5)
+
+
+def test_a_wrapper_around_a_wrapper_takes_the_sizes_of_the_innermost():
+    inner = Private(algorithm=FedAvg(weights="uniform", clients_per_round=3), **LOCAL)
+    result = run(Encrypted(algorithm=inner, encryption={"enabled": False}), tiny.small(), rounds=2)
+    assert result.failures == []
+    assert result.state.contributors == 3
 
 
 def test_statistics_of_the_data_are_refused():

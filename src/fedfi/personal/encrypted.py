@@ -31,7 +31,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.numerics.rounding import rounded
 from fedfi.personal.private import Private
-from fedfi.personal.replica import refuse_unless_summed, wrapped
+from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.personal.selective import Selective
 
 _SIGMAS = 6.5
@@ -44,6 +44,11 @@ class Encrypted(Selective):
     """A linear method whose replies travel as ciphertexts."""
 
     algorithm: Annotated[SkipValidation[Any], Field(description="the method")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_takes_part(cls, given: Any) -> Any:
+        return with_sizes(given, "encrypted")
 
     @field_validator("algorithm", mode="before")
     @classmethod

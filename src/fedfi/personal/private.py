@@ -56,7 +56,7 @@ from fedfi.federation.hooks import check_packet, folded
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
-from fedfi.personal.replica import refuse_unless_summed, wrapped
+from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.privacy import accounting, noise
 
 
@@ -99,6 +99,11 @@ class Private(Algorithm[PrivateState]):
 
     linear: ClassVar[bool] = True
     weights: ClassVar[Literal["uniform"]] = "uniform"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_takes_part(cls, given: Any) -> Any:
+        return with_sizes(given, "private")
 
     @field_validator("algorithm", mode="before")
     @classmethod
