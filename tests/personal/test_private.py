@@ -191,6 +191,27 @@ def test_a_private_submodel_says_nothing_of_its_losses(tmp_path):
     assert [e["metrics"] for e in replied] == [{"loss": 0.0, "examples": 1}] * 6
 
 
+@pytest.mark.parametrize("inner", [UNIFORM, APART], ids=lambda m: type(m).__name__)
+def test_an_update_that_is_no_number_counts_as_zero(inner, monkeypatch):
+    """c1 sends NaN: it is no failure, and the mean is over six, of which one is zero."""
+    plain = type(inner).client_update
+
+    def broken(self, packet, client):
+        reply = plain(self, packet, client)
+        if client.id != "c1":
+            return reply
+        return replace(reply, tensors={n: torch.full_like(t, wrong) for n, t in reply.tensors.items()})
+
+    monkeypatch.setattr(type(inner), "client_update", broken)
+    models = []
+    for value in (float("nan"), 0.0):
+        wrong = value
+        result = run(Private(algorithm=inner, noise=1e-6, clip=1.0), tiny.small(), rounds=1)
+        assert result.failures == []
+        models.append(result.model)
+    assert all(torch.equal(models[0][n], models[1][n]) for n in models[0])
+
+
 def test_who_takes_part_is_what_the_method_says():
     """FedFIbOS' own default is a tenth; what a wrapper says goes before a default, but not before another number."""
     inner = replace(APART, participation=0.1)

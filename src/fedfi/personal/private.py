@@ -22,6 +22,10 @@ uses it for nothing else, and nothing that others have measured reaches a client
 the server itself sees and stores: masks, Fisher values, levels. Options that would tell more are refused, and so is
 `where = "client"`, under which Fisher values would travel as they are.
 
+Assumed: who fails is public, as who takes part is, and does not depend on a single client's data; a sum is divided by
+the number of clients that delivered. An update that is no number is therefore sent as zero and no failure. Training
+whose loss is no number still ends as one, which epsilon does not cover: choose a rate at which none diverges.
+
 Deviations: with `source = "keyed"` noise is a function of the run's seed, as everything here, so whoever knows the
 seed can take it off again: for experiments. `source = "system"` draws it from the system; such a run cannot be
 repeated to the bit. Samples are ordinary floating-point Gaussians, not the discrete ones that exact guarantees need.
@@ -168,8 +172,14 @@ class Private(Algorithm[PrivateState]):
         return self._inner.reply_layout(state.inner, _without(packet))
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
-        """The inner method's work; the update is clipped, and perturbed where privacy is local."""
+        """The inner method's work; the update is clipped, and perturbed where privacy is local.
+
+        An update that is no number is sent as zero: refused, it would tell of the data, and change the number of
+        clients that a mean is over.
+        """
         reply = check_packet(self._inner, "client_update", self._inner.client_update(_without(packet), client)).cpu()
+        if not all(bool(torch.isfinite(t).all()) for t in reply.tensors.values()):
+            reply = dataclasses.replace(reply, tensors={n: torch.zeros_like(t) for n, t in reply.tensors.items()})
         clipped = ["update"] if self._dense else list(reply.tensors)
         update = noise.clipped({n: reply.tensors[n] for n in clipped}, self.clip)
         if self.where == "client":
