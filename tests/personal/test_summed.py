@@ -336,6 +336,14 @@ def test_a_fixed_point_too_coarse_for_fisher_values_is_refused():
     run(around(SUBMODELS["plain"], {**CLEAR, "fraction_bits": 12}), tiny.small(), rounds=1)
 
 
+@pytest.mark.parametrize("name", ["plain", "fiarse"])
+def test_a_clip_below_the_ones_of_a_mask_is_refused_before_the_first_round(name):
+    said = r"encryption.clip = 0.5: every client of F\w+ sends values of 1, .* \(nearest valid: 1\)"
+    with pytest.raises(InputError, match=said):
+        run(around(SUBMODELS[name], {**CLEAR, "clip": 0.5}), tiny.small(), rounds=1)
+    around(FedRKG(), {**CLEAR, "clip": 0.5}).init(small.task(), torch.Generator().manual_seed(0))
+
+
 def test_digits_of_fisher_values_tell_them_over_ten_decades():
     """Means of digits that were rounded to multiples of 2^-20, as a fixed point rounds them."""
     values = torch.tensor([[0.0, 1e-11, 3e-7, 0.02, 1.5, 856.0], [1e-10, 5e-11, 1e-6, 0.0, 2.5, 20000.0]])

@@ -312,6 +312,10 @@ class SumsVectors(Protocol):
         """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
         ...
 
+    def least_clip(self) -> float:
+        """The largest magnitude of what every summand holds, whatever the data; 0 where that depends on them."""
+        ...
+
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """A reply to `sent` in the shape that all have."""
         ...

@@ -136,6 +136,10 @@ class Linear:
         """Any will do."""
         return 0
 
+    def least_clip(self) -> float:
+        """Any will do."""
+        return 0.0
+
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """The reply."""
         return reply

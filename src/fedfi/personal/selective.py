@@ -158,13 +158,18 @@ class Selective(Algorithm[SelectiveState]):
         ]
 
     def _check_bits(self, agreed: Exchange) -> None:
-        """Refuses a fixed point that is too coarse for what the method sums."""
-        fixed, least = agreed.fixed, replica.summing(self._method()).least_bits()
+        """Refuses a fixed point that is too coarse, or too narrow, for what the method sums."""
+        summing, name = replica.summing(self._method()), type(self.inner()).__name__
+        fixed, least = agreed.fixed, summing.least_bits()
+        if fixed.clip < (clip := summing.least_clip()):
+            raise InputError(
+                f"encryption.clip = {fixed.clip:g}: every client of {name} sends values of {clip:g}, and would fail"
+                f" (nearest valid: {clip:g})"
+            )
         if fixed.bits < least:
             nearest = f"fraction_bits = {least}"
             if self.encryption.fraction_bits is None:
                 nearest = f"clip = {fixed.clip / 2 ** (least - fixed.bits):g}, or fewer clients a round"
-            name = type(self.inner()).__name__
             raise InputError(
                 f"encryption: {fixed.bits} binary digits after the point are left, but what {name} sums needs {least}"
                 f" (nearest valid: {nearest})"
