@@ -17,6 +17,8 @@ from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.private import Private
 from fedfi.privacy.accounting import Sampling, epsilon
+from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.fedrkg import FedRKG
 from fedfi.submodel.fedfibos import FedFIbOS
 from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.heterofl import HeteroFL
@@ -79,6 +81,19 @@ def test_noise_that_reaches_the_clip_of_encryption_is_said():
     assert Encrypted(algorithm=replace(local, noise=1e-6)).notes_on_clients(["c0", "c1", "c2"]) == []
     budget = Private(algorithm=UNIFORM, epsilon=1.0, rounds=10, where="client")
     assert Encrypted(algorithm=budget).notes_on_clients(["c0", "c1", "c2"])
+
+
+def test_noise_of_recommenders_that_reaches_the_clip_of_encryption_is_said():
+    """Gaussian: 6.5 * .5 * 8 = 26 on an update within 8. Laplace of scale 1: a deviation of 1.41, and 15.5 at most."""
+    for inner, said, enough in (
+        (FedRKG(clip=8.0, noise=0.5), "deviation 4, ", "34)"),
+        (FedCIA(noise=1.0), "deviation 1.41, ", "15.5, and what the noise is put on)"),
+    ):
+        (note,) = Encrypted(algorithm=inner).notes_on_clients(["c0", "c1", "c2"])
+        assert said in note
+        assert note.endswith(f"(nearest that is enough: {enough}")
+        assert Encrypted(algorithm=inner, encryption={"clip": 34.0}).notes_on_clients(["c0", "c1", "c2"]) == []
+    assert Encrypted(algorithm=FedRKG()).notes_on_clients(["c0", "c1", "c2"]) == []
 
 
 def test_local_privacy_is_not_amplified_by_sampling():

@@ -273,9 +273,10 @@ class Private(Algorithm[PrivateState]):
         """Whether what is perturbed is the mean of dense updates, and not replies as they are."""
         return not self.algorithm.linear and isinstance(self.algorithm, StepsByUpdates)
 
-    def deviation(self, clients: int) -> float:
-        """Standard deviation of the noise that each of so many clients puts on an entry of what it sends."""
-        return self._multiplier(clients) * self.clip if self.where == "client" else 0.0
+    def spread(self, clients: int) -> noise.Spread:
+        """That of the noise that each of so many clients puts on an entry of its update."""
+        deviation = self._multiplier(clients) * self.clip if self.where == "client" else 0.0
+        return noise.Spread.gaussian(deviation, self.clip)
 
     def _multiplier(self, clients: int) -> float:
         if self.epsilon is None or self.rounds is None:
