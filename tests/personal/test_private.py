@@ -9,10 +9,14 @@ import torch
 from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
+from fedfi.averaging.fedprox import FedProx
+from fedfi.averaging.server import Averaging
 from fedfi.errors import InputError
+from fedfi.federation.algorithm import method
 from fedfi.federation.record import read_lines
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
+from fedfi.federation.training import train_locally
 from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.private import Private
@@ -30,6 +34,14 @@ LOCAL = {"noise": 0.1, "where": "client"}
 APART = FedFIbOS(
     participation=1.0, capacities={1.0: 0.25, 0.5: 0.25, 0.25: 0.5}, aggregation="plain", first_mask="magnitude"
 )
+
+
+@method
+class Mine(Averaging):
+    """A method of one's own, which says nothing of what clients keep."""
+
+    def train(self, client):
+        return train_locally(client)
 
 
 def test_without_noise_to_speak_of_the_round_is_that_of_clipped_updates():
@@ -196,8 +208,20 @@ def test_a_private_submodel_clips_dense_updates_and_counts_epsilon():
     assert 0 < moved.norm().item() <= 1e-3 + 1e-6
     result = run(private, task, rounds=2)
     assert [line["privacy/epsilon"] for line in result.metrics] == [
-        epsilon(1.5, rounds, 1e-5, Sampling(6, 3)) for rounds in (1, 2)
+        epsilon(1.5, rounds, 1e-5, Sampling(6, 6)) for rounds in (1, 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "drawn"),
+    [(UNIFORM, 3), (FedProx(weights="uniform"), 3), (FedPer(weights="uniform"), 6), (Mine(weights="uniform"), 6)],
+    ids=lambda value: type(value).__name__,
+)
+def test_being_drawn_seldom_counts_only_where_nothing_of_a_client_is_kept(inner, drawn):
+    """FedPer's heads depend on when a client was drawn; of a method of one's own it is not known."""
+    private = Private(algorithm=inner, noise=1.5, clients_per_round=3)
+    spent = private.spent(private.init(tiny.small(), keyed_generator(0, "server", "init")), 2)["privacy/epsilon"]
+    assert spent == epsilon(1.5, 2, 1e-5, Sampling(6, drawn))
 
 
 def test_a_private_submodel_says_nothing_of_its_losses(tmp_path):

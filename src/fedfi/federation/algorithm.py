@@ -105,6 +105,10 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
 
+    forgetful: ClassVar[bool] = False
+    """Whether neither clients nor server keep anything of one client from round to round, so that what a client sends
+    is a function of what it gets, its data and the round alone. Privacy by being drawn seldom is counted only then."""
+
     refused: ClassVar[Mapping[str, str]] = {}
     """Wrappers, such as ``"encrypted"``, that may not stand around the method whatever its options, and why."""
 

@@ -62,6 +62,7 @@ from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.privacy import accounting, noise
+from fedfi.privacy.noise import Spread
 
 
 @dataclass(frozen=True)
@@ -273,10 +274,10 @@ class Private(Algorithm[PrivateState]):
         """Whether what is perturbed is the mean of dense updates, and not replies as they are."""
         return not self.algorithm.linear and isinstance(self.algorithm, StepsByUpdates)
 
-    def spread(self, clients: int) -> noise.Spread:
+    def spread(self, clients: int) -> Spread:
         """That of the noise that each of so many clients puts on an entry of its update."""
         deviation = self._multiplier(clients) * self.clip if self.where == "client" else 0.0
-        return noise.Spread.gaussian(deviation, self.clip)
+        return Spread.gaussian(deviation, self.clip)
 
     def _multiplier(self, clients: int) -> float:
         if self.epsilon is None or self.rounds is None:
@@ -284,9 +285,16 @@ class Private(Algorithm[PrivateState]):
         return accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(clients))
 
     def _sampling(self, clients: int) -> accounting.Sampling:
-        """Local noise is on each single update: being drawn seldom does not hide who sees it."""
-        cohort = round_size(clients, self.participation, self.clients_per_round)
-        return accounting.Sampling(clients, cohort if self.where == "server" else clients)
+        """Whose being drawn seldom counts: nobody's where noise is local, or where something of a client is kept.
+
+        Local noise is on each single update, which who sees it sees whoever else was drawn. And what is kept, such as a
+        head or masks, makes a contribution depend on which rounds its client was drawn in before, so that rounds are no
+        composition of subsampled mechanisms; as if all took part in all rounds, they are one of Gaussians.
+        """
+        drawn = self.where == "server" and self.algorithm.forgetful
+        return accounting.Sampling(
+            clients, round_size(clients, self.participation, self.clients_per_round) if drawn else clients
+        )
 
     def _source(self, rng: torch.Generator) -> torch.Generator:
         if self.source == "keyed":
