@@ -55,7 +55,7 @@ def test_what_is_resolved_is_complete_and_means_the_same(size):
     assert again.method == first.method
     assert again.resolved() == resolved
     assert resolved["algorithm"]["private"]["delta"] == 1e-5
-    assert resolved["algorithm"]["encrypted"]["history"] == 10
+    assert resolved["algorithm"]["encrypted"]["most_examples"] == 1024
     assert "algorithm" not in resolved["algorithm"]["private"]
 
 

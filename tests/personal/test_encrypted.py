@@ -132,7 +132,7 @@ def test_batch_statistics_and_counters_come_along():
 
 
 def test_values_beyond_the_clip_are_refused_and_not_cut():
-    with pytest.raises(RuntimeError, match=r"clip = 0.01: a value of .* would be cut"):
+    with pytest.raises(RuntimeError, match=r"clip = 0.01: a value is beyond it and would be cut"):
         run(HEFedAvg(encryption={"enabled": False, "clip": 0.01}), tiny.small(), rounds=1)
 
 
@@ -157,6 +157,28 @@ def test_dropouts_move_on_and_too_many_leave_the_model(monkeypatch):
     gone = {"c0", "c1", "c2", "c3"}
     result, models = replicas(HEFedAvg(encryption=CLEAR), tiny.small())
     assert result.state.number == 0
+
+
+def test_as_many_sums_are_kept_as_somebody_needs():
+    """Three of twelve a round: somebody is away for more than ten of sixteen; with all in it the last one is enough."""
+    method = HEFedAvg(clients_per_round=3, encryption=CLEAR)
+    result = run(method, tiny.small(clients=12), rounds=16)
+    assert result.failures == []
+    assert result.state.number == 16
+    assert len(result.state.releases) == 16 - min(result.state.synced.values()) > 10
+    assert len(result.state.keys) == len(result.state.releases)
+    result = run(HEFedAvg(encryption=CLEAR), tiny.small(), rounds=4)
+    assert len(result.state.releases) == 1  # the last, which nobody has got yet
+
+
+def test_a_history_that_will_not_do_is_said():
+    """100 clients, a tenth a round, 1000 rounds: ln(100,000) / -ln(.9) = 109.3."""
+    clients = [f"c{i}" for i in range(100)]
+    (note,) = HEFedAvg(participation=0.1, history=10).notes_on_clients(clients)
+    assert note.startswith("history = 10: with 0.1 of 100 clients a round some are away for up to about 110 rounds")
+    assert "(nearest that is enough: 110; " in note
+    for options in ({"participation": 0.1}, {"participation": 0.1, "history": 110}, {"history": 1}):
+        assert HEFedAvg(**options).notes_on_clients(clients) == []
 
 
 def test_a_client_that_missed_too_much_says_so():

@@ -82,7 +82,8 @@ def test_a_shared_value_beyond_the_clip_is_refused_and_not_cut(phases):
     encryption = {"enabled": False, "packet_size": 1, "clip": 0.75}
     result = run(FedFIHE(**ALL, phases=phases, encryption=encryption), three(), rounds=1)
     assert [f.client for f in result.failures] == ["c1"]
-    assert "encryption.clip = 0.75: a value of 1 would be cut (nearest valid: 1)" in result.failures[0].error
+    said = "encryption.clip = 0.75: a value is beyond it and would be cut (nearest power of two that is enough: 1)"
+    assert said in result.failures[0].error
 
 
 def test_mixing_takes_a_part_of_the_mean():

@@ -9,14 +9,20 @@ import torch
 from tests import tiny
 
 from fedfi.averaging.fedavg import FedAvg
+from fedfi.averaging.fedprox import FedProx
+from fedfi.averaging.server import Averaging
 from fedfi.errors import InputError
+from fedfi.federation.algorithm import method
 from fedfi.federation.record import read_lines
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
+from fedfi.federation.training import train_locally
 from fedfi.personal.encrypted import Encrypted
 from fedfi.personal.fedper import FedPer
 from fedfi.personal.private import Private
 from fedfi.privacy.accounting import Sampling, epsilon
+from fedfi.recsys.fedcia import FedCIA
+from fedfi.recsys.fedrkg import FedRKG
 from fedfi.submodel.fedfibos import FedFIbOS
 from fedfi.submodel.fiarse import FIARSE
 from fedfi.submodel.heterofl import HeteroFL
@@ -24,9 +30,18 @@ from fedfi.submodel.ranking import best
 
 pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
 UNIFORM = FedAvg(weights="uniform")
+LOCAL = {"noise": 0.1, "where": "client"}
 APART = FedFIbOS(
     participation=1.0, capacities={1.0: 0.25, 0.5: 0.25, 0.25: 0.5}, aggregation="plain", first_mask="magnitude"
 )
+
+
+@method
+class Mine(Averaging):
+    """A method of one's own, which says nothing of what clients keep."""
+
+    def train(self, client):
+        return train_locally(client)
 
 
 def test_without_noise_to_speak_of_the_round_is_that_of_clipped_updates():
@@ -78,6 +93,19 @@ def test_noise_that_reaches_the_clip_of_encryption_is_said():
     assert Encrypted(algorithm=replace(local, noise=1e-6)).notes_on_clients(["c0", "c1", "c2"]) == []
     budget = Private(algorithm=UNIFORM, epsilon=1.0, rounds=10, where="client")
     assert Encrypted(algorithm=budget).notes_on_clients(["c0", "c1", "c2"])
+
+
+def test_noise_of_recommenders_that_reaches_the_clip_of_encryption_is_said():
+    """Gaussian: 6.5 * .5 * 8 = 26 on an update within 8. Laplace of scale 1: a deviation of 1.41, and 15.5 at most."""
+    for inner, said, enough in (
+        (FedRKG(clip=8.0, noise=0.5), "deviation 4, ", "34)"),
+        (FedCIA(noise=1.0), "deviation 1.41, ", "15.5, and what the noise is put on)"),
+    ):
+        (note,) = Encrypted(algorithm=inner).notes_on_clients(["c0", "c1", "c2"])
+        assert said in note
+        assert note.endswith(f"(nearest that is enough: {enough}")
+        assert Encrypted(algorithm=inner, encryption={"clip": 34.0}).notes_on_clients(["c0", "c1", "c2"]) == []
+    assert Encrypted(algorithm=FedRKG()).notes_on_clients(["c0", "c1", "c2"]) == []
 
 
 def test_local_privacy_is_not_amplified_by_sampling():
@@ -173,21 +201,76 @@ def test_noise_is_on_entries_that_nobody_held():
 
 def test_a_private_submodel_clips_dense_updates_and_counts_epsilon():
     task = tiny.small()
-    private = Private(algorithm=APART, clip=1e-3, noise=1.5, clients_per_round=3)
+    private = Private(algorithm=replace(APART, clients_per_round=3), clip=1e-3, noise=1.5)
     quiet = replace(private, noise=1e-6)
     first = APART.init(task, keyed_generator(0, "server", "init")).model.vector
     moved = run(quiet, task, rounds=1).state.inner.model.vector - first
     assert 0 < moved.norm().item() <= 1e-3 + 1e-6
     result = run(private, task, rounds=2)
     assert [line["privacy/epsilon"] for line in result.metrics] == [
-        epsilon(1.5, rounds, 1e-5, Sampling(6, 3)) for rounds in (1, 2)
+        epsilon(1.5, rounds, 1e-5, Sampling(6, 6)) for rounds in (1, 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "drawn"),
+    [(UNIFORM, 3), (FedProx(weights="uniform"), 3), (FedPer(weights="uniform"), 6), (Mine(weights="uniform"), 6)],
+    ids=lambda value: type(value).__name__,
+)
+def test_being_drawn_seldom_counts_only_where_nothing_of_a_client_is_kept(inner, drawn):
+    """FedPer's heads depend on when a client was drawn; of a method of one's own it is not known."""
+    private = Private(algorithm=inner, noise=1.5, clients_per_round=3)
+    spent = private.spent(private.init(tiny.small(), keyed_generator(0, "server", "init")), 2)["privacy/epsilon"]
+    assert spent == epsilon(1.5, 2, 1e-5, Sampling(6, drawn))
 
 
 def test_a_private_submodel_says_nothing_of_its_losses(tmp_path):
     run(Private(algorithm=APART, noise=1.0), tiny.small(), rounds=1, out=tmp_path / "run")
     replied = [e for e in read_lines(tmp_path / "run/events.jsonl") if e["event"] == "replied"]
     assert [e["metrics"] for e in replied] == [{"loss": 0.0, "examples": 1}] * 6
+
+
+@pytest.mark.parametrize("inner", [UNIFORM, APART], ids=lambda m: type(m).__name__)
+def test_an_update_that_is_no_number_counts_as_zero(inner, monkeypatch):
+    """c1 sends NaN: it is no failure, and the mean is over six, of which one is zero."""
+    plain = type(inner).client_update
+
+    def broken(self, packet, client):
+        reply = plain(self, packet, client)
+        if client.id != "c1":
+            return reply
+        return replace(reply, tensors={n: torch.full_like(t, wrong) for n, t in reply.tensors.items()})
+
+    monkeypatch.setattr(type(inner), "client_update", broken)
+    models = []
+    for value in (float("nan"), 0.0):
+        wrong = value
+        result = run(Private(algorithm=inner, noise=1e-6, clip=1.0), tiny.small(), rounds=1)
+        assert result.failures == []
+        models.append(result.model)
+    assert all(torch.equal(models[0][n], models[1][n]) for n in models[0])
+
+
+def test_who_takes_part_is_what_the_method_says():
+    """FedFIbOS' own default is a tenth; what a wrapper says goes before a default, but not before another number."""
+    inner = replace(APART, participation=0.1)
+    assert Private(algorithm=inner, noise=1.0).participation == 0.1
+    assert Private(algorithm=replace(UNIFORM, clients_per_round=3), noise=1.0).clients_per_round == 3
+    assert Private(algorithm=inner, noise=1.0, participation=0.5).participation == 0.5
+    assert Encrypted(algorithm=FedFIbOS()).participation == 0.1
+    local = Private(algorithm=FedAvg(weights="uniform", participation=0.5), **LOCAL)
+    assert Encrypted(algorithm=local).participation == 0.5
+    assert Encrypted(algorithm=FedPer(), clients_per_round=4).clients_per_round == 4
+    said = r"participation = 0.5, but the FedAvg that is encrypted has clients_per_round = 3 \(nearest valid: clients"
+    with pytest.raises(InputError, match=said):
+        Encrypted(algorithm=FedAvg(clients_per_round=3), participation=0.5)
+
+
+def test_a_wrapper_around_a_wrapper_takes_the_sizes_of_the_innermost():
+    inner = Private(algorithm=FedAvg(weights="uniform", clients_per_round=3), **LOCAL)
+    result = run(Encrypted(algorithm=inner, encryption={"enabled": False}), tiny.small(), rounds=2)
+    assert result.failures == []
+    assert result.state.contributors == 3
 
 
 def test_statistics_of_the_data_are_refused():

@@ -10,6 +10,7 @@ import torch
 from tests import tiny
 from tests.recsys import small
 
+from fedfi.crypto.message import decode as decode_message
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError
 from fedfi.experiment import from_dict
@@ -19,7 +20,9 @@ from fedfi.federation.run import run
 from fedfi.federation.workbench import Benches
 from fedfi.numerics.selection import unpack_bits
 from fedfi.personal.encrypted import Encrypted
+from fedfi.personal.encryption import Exchange
 from fedfi.personal.private import Private
+from fedfi.personal.sealing import Sealer
 from fedfi.recsys.colr import CoLR
 from fedfi.recsys.fedcia import FedCIA
 from fedfi.recsys.feddae import FedDAE
@@ -197,13 +200,18 @@ def trained(method, inner, monkeypatch, rounds=4):
         patch.setattr(type(inner), "client_update", watched)
         result = run(method, task, rounds=rounds, engine=engine)
     assert result.failures == []
-    states = []
-    if isinstance(method, Encrypted):
-        for client, packet in method.configure_evaluation(result.state, list(task.data.clients), None):
-            memory = Memory(engine._table.row(client))
-            who = Client(client, task.data.clients[client], memory, task, Benches(task, 0), round=rounds, seed=0)
-            states.append((client, method._state(packet, who)[2]))
+    states = replicas(method, task, engine, result) if isinstance(method, Encrypted) else []
     return result, states, given
+
+
+def replicas(method, task, engine, result):
+    """Each client with its replica of the inner method's state after a run."""
+    states, rounds = [], len(result.metrics)
+    for client, packet in method.configure_evaluation(result.state, list(task.data.clients), None):
+        memory = Memory(engine._table.row(client))
+        who = Client(client, task.data.clients[client], memory, task, Benches(task, 0), round=rounds, seed=0)
+        states.append((client, method._state(packet, who)[2]))
+    return states
 
 
 @pytest.mark.parametrize("inner", SUBMODELS.values(), ids=SUBMODELS)
@@ -243,6 +251,40 @@ def test_what_nobody_holds_stays_to_the_bit_under_encryption(monkeypatch):
     for _, state in states:
         assert torch.equal(state.model.pool[~held], first.pool[~held])
         assert (state.model.pool[held] != first.pool[held]).any()
+
+
+@pytest.mark.parametrize("forged", ["damaged", "missing"])
+def test_who_sends_a_payload_that_cannot_be_read_is_in_no_sum(forged, monkeypatch):
+    """Update, mask and Fisher digits lie in nine ciphertexts; the means are those without c1, whose last is no good."""
+    if forged == "damaged":
+        pytest.importorskip("tenseal")
+    monkeypatch.setattr(Exchange, "per_ciphertext", lambda self: 1)
+    task, plain = tiny.small(), Sealer.message
+    method = around(SUBMODELS["all"], SECRET if forged == "damaged" else {**SECRET, "enabled": False})
+
+    def broken(self, terms, *arguments, **options):
+        content = plain(self, terms, *arguments, **options)
+        if self.client.id != "c1":
+            return content
+        if self.client.id in gone:
+            raise OSError("gone")
+        said = decode_message(content, terms, sender="c1", round=self.client.round, phase=0, verify=None)
+        payloads = said.payloads[:-1] + [bytes(terms.payload_bytes)] * (forged == "damaged")
+        return self.signed(dataclasses.replace(said, indices=range(len(payloads)), payloads=payloads), terms)
+
+    monkeypatch.setattr(Sealer, "message", broken)
+    gone = {"c1"}
+    engine = LocalEngine(method, task)
+    without = dict(replicas(method, task, engine, run(method, task, rounds=2, engine=engine)))
+    gone = set()
+    engine = LocalEngine(method, task)
+    result = run(method, task, rounds=2, engine=engine)
+    assert result.state.number == 2
+    assert result.failures == []
+    for client, state in replicas(method, task, engine, result):
+        if client != "c1":
+            assert torch.equal(state.model.vector, without[client].model.vector)
+            assert torch.equal(state.averages.shared, without[client].averages.shared)
 
 
 def test_ciphertexts_of_submodels_do_what_whole_numbers_do(monkeypatch):
@@ -294,6 +336,14 @@ def test_a_fixed_point_too_coarse_for_fisher_values_is_refused():
     run(around(SUBMODELS["plain"], {**CLEAR, "fraction_bits": 12}), tiny.small(), rounds=1)
 
 
+@pytest.mark.parametrize("name", ["plain", "fiarse"])
+def test_a_clip_below_the_ones_of_a_mask_is_refused_before_the_first_round(name):
+    said = r"encryption.clip = 0.5: every client of F\w+ sends values of 1, .* \(nearest valid: 1\)"
+    with pytest.raises(InputError, match=said):
+        run(around(SUBMODELS[name], {**CLEAR, "clip": 0.5}), tiny.small(), rounds=1)
+    around(FedRKG(), {**CLEAR, "clip": 0.5}).init(small.task(), torch.Generator().manual_seed(0))
+
+
 def test_digits_of_fisher_values_tell_them_over_ten_decades():
     """Means of digits that were rounded to multiples of 2^-20, as a fixed point rounds them."""
     values = torch.tensor([[0.0, 1e-11, 3e-7, 0.02, 1.5, 856.0], [1e-10, 5e-11, 1e-6, 0.0, 2.5, 20000.0]])
@@ -301,6 +351,15 @@ def test_digits_of_fisher_values_tell_them_over_ten_decades():
     assert max(float(d.abs().max()) for d in digits) <= 8
     rounded = [(d.double() * 2**20).round() / 2**20 for d in digits]
     torch.testing.assert_close(undivided([d.mean(0) for d in rounded]), values.mean(0), atol=1e-12, rtol=1e-6)
+
+
+def test_no_fisher_value_is_below_zero_after_rounding():
+    """Of 2^-40 the third digit is 2^-20; the second, 0, counts 2^-4, so that -2^-24 of it outweigh the value.
+
+    Below zero an average would count as never observed.
+    """
+    digits = divided(torch.tensor([2.0**-40]))
+    assert undivided([digits[0], digits[1] - 2.0**-24, digits[2]]).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ which the paper does not treat, are averaged with the same weights.
 
 from __future__ import annotations
 
-from typing import final
+from typing import ClassVar, final
 
 from fedfi.averaging.server import Averaging
 from fedfi.federation.algorithm import method
@@ -26,6 +26,8 @@ from fedfi.federation.training import Trained, train_locally
 @method
 class FedAvg(Averaging):
     """Federated averaging: a client minimises its own loss, the server takes the weighted mean."""
+
+    forgetful: ClassVar[bool] = True
 
     def train(self, client: Client) -> Trained:
         """Plain local training."""

@@ -12,7 +12,7 @@ loss is without the proximal term; clipping, where asked for, sees the gradient 
 
 from __future__ import annotations
 
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 
@@ -28,6 +28,8 @@ class FedProx(Averaging):
     """Federated averaging with a proximal term that keeps clients near the global model."""
 
     proximal: Annotated[float, Field(ge=0, description="weight mu of the proximal term")] = 0.01
+
+    forgetful: ClassVar[bool] = True
 
     def train(self, client: Client) -> Trained:
         """Local training on the loss plus mu/2 times the squared distance from the global model."""

@@ -87,15 +87,18 @@ class FixedPoint:
     def refuse_cut(self, values: Tensor) -> None:
         """Refuses values that `encode` would cut; those that are no numbers it refuses itself.
 
+        The text of the error reaches whoever adds up, so it tells of the data no more than the power of two.
+
         Raises:
-            InputError: With a clip, rounded up, that holds them all.
+            InputError: With the least power of two that, as a clip, holds them all.
         """
         finite = values.detach()[torch.isfinite(values.detach())]
         if self.clipped(finite):
-            largest = float(finite.double().abs().max())
+            mantissa, exponent = math.frexp(float(finite.double().abs().max()))
+            enough = 2.0 ** (exponent - (mantissa == 0.5))
             raise InputError(
-                f"encryption.clip = {self.clip:g}: a value of {largest:g} would be cut"
-                f" (nearest valid: {rounded(largest, 3, up=True)})"
+                f"encryption.clip = {self.clip:g}: a value is beyond it and would be cut"
+                f" (nearest power of two that is enough: {enough:.17g})"
             )
 
     def weight(self, weight: float) -> int:

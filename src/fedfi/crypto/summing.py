@@ -20,6 +20,14 @@ class Sum(Protocol):
         """Adds one payload."""
         ...
 
+    def read(self, payload: bytes) -> Any:
+        """A payload, checked, as `take` adds it; nothing is added yet."""
+        ...
+
+    def take(self, term: Any) -> None:
+        """Adds what was read."""
+        ...
+
     def result(self) -> bytes:
         """The sum, as bytes of a fixed length."""
         ...
@@ -44,13 +52,25 @@ class CipherSum:
             CipherError: If it is none of these parameters.
             InputError: If more are added than the noise allows for.
         """
+        self.take(self.read(payload))
+
+    def read(self, payload: bytes) -> Any:
+        """A ciphertext, checked.
+
+        Raises:
+            CipherError: If it is none of these parameters.
+            InputError: If more are added than the noise allows for.
+        """
         if self.count >= self._parameters.additions:
             raise InputError(f"a sum of more than {self._parameters.additions} ciphertexts drowns in noise")
-        cipher = seal.loaded(self._parameters, payload)
+        return seal.loaded(self._parameters, payload)
+
+    def take(self, term: Any) -> None:
+        """Adds a ciphertext that was read."""
         if self._sum is None:
-            self._sum = cipher
+            self._sum = term
         else:
-            self._evaluator.add_inplace(self._sum, cipher)
+            self._evaluator.add_inplace(self._sum, term)
         self.count += 1
 
     def result(self) -> bytes:
@@ -77,10 +97,22 @@ class PlainSum:
         Raises:
             InputError: If their number differs.
         """
+        self.take(self.read(payload))
+
+    def read(self, payload: bytes) -> Any:
+        """Whole numbers, int64.
+
+        Raises:
+            InputError: If their number differs.
+        """
         values = np.frombuffer(payload, dtype="<i4").astype(np.int64)
         if self._sum is not None and len(values) != len(self._sum):
             raise InputError(f"a payload of {len(values)} numbers, expected {len(self._sum)}")
-        self._sum = values if self._sum is None else self._sum + values
+        return values
+
+    def take(self, term: Any) -> None:
+        """Adds numbers that were read."""
+        self._sum = term if self._sum is None else self._sum + term
         self.count += 1
 
     def result(self) -> bytes:

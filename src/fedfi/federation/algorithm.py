@@ -105,6 +105,10 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
     """Whether the new model is a weighted mean of what clients send, so that compression, noise and encryption
     of single replies may wrap the method."""
 
+    forgetful: ClassVar[bool] = False
+    """Whether neither clients nor server keep anything of one client from round to round, so that what a client sends
+    is a function of what it gets, its data and the round alone. Privacy by being drawn seldom is counted only then."""
+
     refused: ClassVar[Mapping[str, str]] = {}
     """Wrappers, such as ``"encrypted"``, that may not stand around the method whatever its options, and why."""
 
@@ -310,6 +314,10 @@ class SumsVectors(Protocol):
 
     def least_bits(self) -> int:
         """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
+        ...
+
+    def least_clip(self) -> float:
+        """The largest magnitude of what every summand holds, whatever the data; 0 where that depends on them."""
         ...
 
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:

@@ -31,11 +31,9 @@ from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.numerics.rounding import rounded
 from fedfi.personal.private import Private
-from fedfi.personal.replica import refuse_unless_summed, wrapped
+from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.personal.selective import Selective
-
-_SIGMAS = 6.5
-"""Of a Gaussian, one value in 10^10 is farther out: once in a hundred rounds of ten clients with ten million values."""
+from fedfi.privacy.noise import Perturbs
 
 
 @final
@@ -44,6 +42,11 @@ class Encrypted(Selective):
     """A linear method whose replies travel as ciphertexts."""
 
     algorithm: Annotated[SkipValidation[Any], Field(description="the method")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_takes_part(cls, given: Any) -> Any:
+        return with_sizes(given, "encrypted")
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -80,13 +83,14 @@ class Encrypted(Selective):
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
         """A clip so near to the clients' noise that values beyond it are to be expected, and what else there is."""
         notes, inner = super().notes_on_clients(clients), self.algorithm
-        if isinstance(inner, Private):
-            deviation, clip = inner.deviation(len(clients)), self.encryption.clip
-            if clip < _SIGMAS * deviation:
-                enough = rounded(inner.clip + _SIGMAS * deviation, 3, up=True)
+        if isinstance(inner, Perturbs):
+            spread, clip = inner.spread(len(clients)), self.encryption.clip
+            if clip < spread.reach:
+                enough = rounded((spread.most or 0.0) + spread.reach, 3, up=True)
+                beside = "" if spread.most is not None else ", and what the noise is put on"
                 notes.append(
-                    f"encryption.clip = {clip:g}: the clients' noise has standard deviation {deviation:.3g}, and a"
-                    f" client with one value beyond the clip fails (nearest that is enough: {enough})"
+                    f"encryption.clip = {clip:g}: the clients' noise has standard deviation {spread.deviation:.3g}, and"
+                    f" a client with one value beyond the clip fails (nearest that is enough: {enough}{beside})"
                 )
         return notes
 

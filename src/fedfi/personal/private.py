@@ -22,6 +22,10 @@ uses it for nothing else, and nothing that others have measured reaches a client
 the server itself sees and stores: masks, Fisher values, levels. Options that would tell more are refused, and so is
 `where = "client"`, under which Fisher values would travel as they are.
 
+Assumed: who fails is public, as who takes part is, and does not depend on a single client's data; a sum is divided by
+the number of clients that delivered. An update that is no number is therefore sent as zero and no failure. Training
+whose loss is no number still ends as one, which epsilon does not cover: choose a rate at which none diverges.
+
 Deviations: with `source = "keyed"` noise is a function of the run's seed, as everything here, so whoever knows the
 seed can take it off again: for experiments. `source = "system"` draws it from the system; such a run cannot be
 repeated to the bit. Samples are ordinary floating-point Gaussians, not the discrete ones that exact guarantees need.
@@ -56,8 +60,9 @@ from fedfi.federation.hooks import check_packet, folded
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
-from fedfi.personal.replica import refuse_unless_summed, wrapped
+from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.privacy import accounting, noise
+from fedfi.privacy.noise import Spread
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ class Private(Algorithm[PrivateState]):
 
     linear: ClassVar[bool] = True
     weights: ClassVar[Literal["uniform"]] = "uniform"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_takes_part(cls, given: Any) -> Any:
+        return with_sizes(given, "private")
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -163,8 +173,14 @@ class Private(Algorithm[PrivateState]):
         return self._inner.reply_layout(state.inner, _without(packet))
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
-        """The inner method's work; the update is clipped, and perturbed where privacy is local."""
+        """The inner method's work; the update is clipped, and perturbed where privacy is local.
+
+        An update that is no number is sent as zero: refused, it would tell of the data, and change the number of
+        clients that a mean is over.
+        """
         reply = check_packet(self._inner, "client_update", self._inner.client_update(_without(packet), client)).cpu()
+        if not all(bool(torch.isfinite(t).all()) for t in reply.tensors.values()):
+            reply = dataclasses.replace(reply, tensors={n: torch.zeros_like(t) for n, t in reply.tensors.items()})
         clipped = ["update"] if self._dense else list(reply.tensors)
         update = noise.clipped({n: reply.tensors[n] for n in clipped}, self.clip)
         if self.where == "client":
@@ -258,9 +274,10 @@ class Private(Algorithm[PrivateState]):
         """Whether what is perturbed is the mean of dense updates, and not replies as they are."""
         return not self.algorithm.linear and isinstance(self.algorithm, StepsByUpdates)
 
-    def deviation(self, clients: int) -> float:
-        """Standard deviation of the noise that each of so many clients puts on an entry of what it sends."""
-        return self._multiplier(clients) * self.clip if self.where == "client" else 0.0
+    def spread(self, clients: int) -> Spread:
+        """That of the noise that each of so many clients puts on an entry of its update."""
+        deviation = self._multiplier(clients) * self.clip if self.where == "client" else 0.0
+        return Spread.gaussian(deviation, self.clip)
 
     def _multiplier(self, clients: int) -> float:
         if self.epsilon is None or self.rounds is None:
@@ -268,9 +285,16 @@ class Private(Algorithm[PrivateState]):
         return accounting.multiplier(self.epsilon, self.rounds, self.delta, self._sampling(clients))
 
     def _sampling(self, clients: int) -> accounting.Sampling:
-        """Local noise is on each single update: being drawn seldom does not hide who sees it."""
-        cohort = round_size(clients, self.participation, self.clients_per_round)
-        return accounting.Sampling(clients, cohort if self.where == "server" else clients)
+        """Whose being drawn seldom counts: nobody's where noise is local, or where something of a client is kept.
+
+        Local noise is on each single update, which who sees it sees whoever else was drawn. And what is kept, such as a
+        head or masks, makes a contribution depend on which rounds its client was drawn in before, so that rounds are no
+        composition of subsampled mechanisms; as if all took part in all rounds, they are one of Gaussians.
+        """
+        drawn = self.where == "server" and self.algorithm.forgetful
+        return accounting.Sampling(
+            clients, round_size(clients, self.participation, self.clients_per_round) if drawn else clients
+        )
 
     def _source(self, rng: torch.Generator) -> torch.Generator:
         if self.source == "keyed":

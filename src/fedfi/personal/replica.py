@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import (
+    SIZES,
     Algorithm,
     DealsLevels,
     EvaluatesClients,
@@ -32,6 +33,7 @@ from fedfi.federation.checkpoint import flatten, row_stores, unflatten, with_sto
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rows import RowStore
+from fedfi.validation import fields_of
 
 _STATE, _STRUCTURE, _ROWS, _ROOM = "replica:", "replica-structure", "replica-rows:", 1 << 16
 _DONE = {"private": "made private", "encrypted": "encrypted"}
@@ -49,6 +51,35 @@ class Spends(Protocol):
 def wrapped(value: Any, context: Any) -> Any:
     """The method that a wrapper is given: in Python as it is, in a file through the context of the validation."""
     return context["algorithm"] if context else value
+
+
+def with_sizes(given: Any, wrapper: str) -> Any:
+    """What a wrapper is given, before it is checked: where that says nothing of who takes part, its method does.
+
+    Options of the method that are its class's defaults give way to the wrapper's.
+
+    Raises:
+        ValueError: If both say who takes part, and differently.
+    """
+    options = getattr(given, "kwargs", None) or {}
+    inner = options.get("algorithm")
+    if not isinstance(inner, Algorithm):
+        return given  # out of a file, whose table says it once; or refused later
+    sizes = {key: getattr(inner, key) for key in SIZES}
+    if not options.keys() & set(SIZES):
+        return type(given)(given.args, {**options, **sizes})
+    default = {key: field.default for key, field in fields_of(type(inner)).items() if key in SIZES}
+    own, its = _size({"participation": 1.0} | options), _size(sizes)
+    if its not in (own, _size(default)):
+        name = type(inner).__name__
+        raise ValueError(f"{own}, but the {name} that is {_DONE[wrapper]} has {its} (nearest valid: {its})")
+    return given
+
+
+def _size(options: Mapping[str, Any]) -> str:
+    """Who takes part, by the one option that counts."""
+    key = "participation" if options.get("clients_per_round") is None else "clients_per_round"
+    return f"{key} = {options[key]}"
 
 
 def around(kind: type[Any]) -> list[str]:
@@ -105,6 +136,10 @@ class Linear:
         """Any will do."""
         return 0
 
+    def least_clip(self) -> float:
+        """Any will do."""
+        return 0.0
+
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """The reply."""
         return reply
@@ -131,8 +166,10 @@ def uniform(algorithm: Algorithm[Any]) -> bool:
 
 
 def whole(algorithm: Algorithm[Any]) -> Algorithm[Any]:
-    """The same method with full participation, as a client runs it for itself."""
-    return dataclasses.replace(algorithm, participation=1.0, clients_per_round=None)
+    """The same method, and what it stands around, with full participation, as a client runs it for itself."""
+    within = getattr(algorithm, "algorithm", None)
+    options = {"algorithm": whole(within)} if isinstance(within, Algorithm) else {}
+    return dataclasses.replace(algorithm, participation=1.0, clients_per_round=None, **options)
 
 
 def first_state(algorithm: Algorithm[Any], task: Any, seed: int) -> Any:

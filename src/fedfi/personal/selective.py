@@ -4,13 +4,15 @@ Every client sends every packet. The protected ones are encrypted, densely, the 
 whole numbers, so that plain, partly and fully encrypted runs have the same means. The server adds up both kinds and
 sends the sums with the next round; clients divide, and move their replica of the inner method's state (`replica`).
 
-Clients that were away get the releases that they missed, in order, up to `history`; one that missed more cannot
-follow, and fails saying so.
+Clients that were away get the releases that they missed, in order. A client's replica begins at the first state, so
+one that never took part needs all of them: the server keeps what anybody still lacks, without end while a client has
+not come. `history` bounds that; one that missed more cannot follow, and fails saying so.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ from fedfi.personal.tally import Release, Tally, counted, raw, refusing, stored
 from fedfi.personal.voting import LEAST, budget_of
 
 _REPLY, _NUMBER = "he:reply", "he:number"
+_HORIZON = 1000
+"""Rounds within which no client is expected to miss more than `history` releases, or a run says so."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ class SelectiveState:
         run: Sixteen hexadecimal digits.
         contributors: Clients a round.
         protected: Bitmap of the packets that are encrypted; empty before the first agreement.
-        releases: The last ones, encoded, uint8.
+        releases: Those that some client still needs, at most the last `history`, encoded, uint8.
         keys: The key of each.
         number: Releases so far.
-        synced: The newest release that each client has taken in.
+        synced: The newest release that each client has taken in; 0 for one that has not come.
         cohort: Who took part in this round's agreement.
     """
 
@@ -78,7 +82,9 @@ class Selective(Algorithm[SelectiveState]):
     most_examples: Annotated[int, Field(ge=1, description="examples from which on a client's weight grows no more")] = (
         1024
     )
-    history: Annotated[int, Field(ge=1, description="releases kept for clients that were away")] = 10
+    history: Annotated[
+        int | None, Field(ge=1, description="most releases kept for clients that were away; none: all that they need")
+    ] = None
 
     central: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = ENCRYPTED
@@ -112,6 +118,7 @@ class Selective(Algorithm[SelectiveState]):
             run=f"{int(torch.randint(2**62, (), generator=rng)):016x}",
             contributors=round_size(len(task.data.clients), self.participation, self.clients_per_round),
             protected=torch.zeros(0, dtype=torch.uint8),
+            synced=dict.fromkeys(task.data.clients, 0),
         )
         if state.contributors < LEAST:
             raise InputError(
@@ -127,20 +134,42 @@ class Selective(Algorithm[SelectiveState]):
         return state
 
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
-        """What there is to know of keys, and what the inner method has to say."""
+        """What there is to know of keys, of clients that will fall behind, and what the inner method has to say."""
         inner = self.inner()
-        return self.encryption.notes(clients) + (
-            inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else []
-        )
+        notes = self.encryption.notes(clients) + self._notes_on_history(len(clients))
+        return notes + (inner.notes_on_clients(clients) if isinstance(inner, NotesOnClients) else [])
+
+    def _notes_on_history(self, clients: int) -> list[str]:
+        """Says where a client will probably be away for longer than releases are kept.
+
+        A client of n misses h rounds in a row with probability (1 - p)^h; of n T such stretches none is expected to be
+        longer than ln(n T) / -ln(1 - p).
+        """
+        share = round_size(clients, self.participation, self.clients_per_round) / clients
+        if self.history is None or share == 1:
+            return []
+        gap = math.ceil(math.log(clients * _HORIZON) / -math.log(1 - share))
+        if self.history >= gap:
+            return []
+        return [
+            f"history = {self.history}: with {share:.3g} of {clients} clients a round some are away for up to about"
+            f" {gap} rounds, and one that misses more than {self.history} releases fails for good (nearest that is"
+            f" enough: {gap}; by default as many are kept as are needed)"
+        ]
 
     def _check_bits(self, agreed: Exchange) -> None:
-        """Refuses a fixed point that is too coarse for what the method sums."""
-        fixed, least = agreed.fixed, replica.summing(self._method()).least_bits()
+        """Refuses a fixed point that is too coarse, or too narrow, for what the method sums."""
+        summing, name = replica.summing(self._method()), type(self.inner()).__name__
+        fixed, least = agreed.fixed, summing.least_bits()
+        if fixed.clip < (clip := summing.least_clip()):
+            raise InputError(
+                f"encryption.clip = {fixed.clip:g}: every client of {name} sends values of {clip:g}, and would fail"
+                f" (nearest valid: {clip:g})"
+            )
         if fixed.bits < least:
             nearest = f"fraction_bits = {least}"
             if self.encryption.fraction_bits is None:
                 nearest = f"clip = {fixed.clip / 2 ** (least - fixed.bits):g}, or fewer clients a round"
-            name = type(self.inner()).__name__
             raise InputError(
                 f"encryption: {fixed.bits} binary digits after the point are left, but what {name} sums needs {least}"
                 f" (nearest valid: {nearest})"
@@ -254,13 +283,14 @@ class Selective(Algorithm[SelectiveState]):
         tally, plain, synced = Tally(agreed, groups), PlainSum(), dict(state.synced)
         counters: Tree = {}
         for reply in replies:
-            tally.add(gate.open(reply.packet.blobs["message"], reply.client))
+            synced[reply.client] = int(reply.sent.scalars["number"])
+            if not tally.add_whole(gate.open(reply.packet.blobs["message"], reply.client)):
+                continue
             plain.add(reply.packet.blobs["clear"])
             counters = {
                 n: torch.maximum(counters.get(n, reply.packet.tensors[n]), reply.packet.tensors[n])
                 for n in form.counters
             }
-            synced[reply.client] = int(reply.sent.scalars["number"])
         metrics: Metrics = {f"refused/{i}": text for i, text in enumerate(tally.refused)}
         metrics |= {"packets/encrypted": float(sum(map(len, groups))), "packets/clear": float(len(clear))}
         metrics |= self._spent(state, round)
@@ -269,14 +299,20 @@ class Selective(Algorithm[SelectiveState]):
             metrics["contributors"] = f"fewer than {LEAST} contributors; the model stays as it is"
             return dataclasses.replace(state, synced=synced), metrics
         extra = Packet(counters, {}, {"clear": plain.result(), "protected": raw(state.protected)}).encode()
+        kept = self._kept(state.number + 1, synced)
         encoded = Packet({}, {}, {"release": release.encode(), "extra": extra}).encode()
         return dataclasses.replace(
             state,
-            releases=[*state.releases, stored(encoded)][-self.history :],
-            keys=[*state.keys, terms.key_id][-self.history :],
+            releases=[*state.releases, stored(encoded)][-kept:],
+            keys=[*state.keys, terms.key_id][-kept:],
             number=state.number + 1,
             synced=synced,
         ), metrics
+
+    def _kept(self, number: int, synced: Mapping[str, int]) -> int:
+        """How many of the last releases are kept, of so many: those that some client lacks, at most `history`."""
+        lacking = max(1, number - min(synced.values()))
+        return lacking if self.history is None else min(lacking, self.history)
 
     def _sums(self, round: int) -> bool:
         return replica.summing(self._method()).sums(round)
@@ -345,7 +381,8 @@ class Selective(Algorithm[SelectiveState]):
         missing = [n for n in range(seen + 1, int(packet.scalars["number"]) + 1) if n not in numbers]
         if missing:
             raise RunError(
-                f"client {client.id!r} missed release {missing[0]}, which is no longer kept; raise `history`"
+                f"client {client.id!r} missed release {missing[0]}, which is no longer kept; raise `history`,"
+                " or leave it out: then as many are kept as are needed"
             )
         for number in numbers:
             if number > seen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,17 +111,49 @@ class Tally:
         for index, payload in zip(message.indices, message.payloads, strict=True):
             if wanted is not None and not bool(wanted[index]):
                 continue
-            total = self._sums.get(index) or self._empty()
-            try:
-                total.add(payload)
-            except InputError as error:  # a payload that its sender made so; the others' sum stands
-                self.refused.append(f"{message.sender!r}, payload {index}: {error}")
-                continue
-            self._sums[index] = total
-            self.contributors.setdefault(index, []).append(message.sender)
-            for packet in self.groups[index]:
-                if bool(message.mask[packet]):
-                    self.packets[packet] = self.packets.get(packet, 0) + 1
+            if (term := self._read(message.sender, index, payload)) is not None:
+                self._take(message, index, term)
+
+    def add_whole(self, message: Message) -> bool:
+        """Adds the payloads of all positions, or none of them, so that every position has the same contributors.
+
+        Where one mean is divided by another, as updates by how many hold an entry, both must be of the same clients.
+
+        Args:
+            message: Checked.
+
+        Returns:
+            Whether they were added; if not, `refused` says why.
+        """
+        if list(message.indices) != list(range(len(self.groups))):
+            held = f"{len(message.indices)} of {len(self.groups)} payloads"
+            self.refused.append(f"{message.sender!r}: {held}, expected all of them")
+            return False
+        terms = []
+        for index, payload in enumerate(message.payloads):
+            if (term := self._read(message.sender, index, payload)) is None:
+                return False
+            terms.append(term)
+        for index, term in enumerate(terms):
+            self._take(message, index, term)
+        return True
+
+    def _read(self, sender: str, index: int, payload: bytes) -> Any:
+        """A payload as a sum takes it; None for one that its sender made wrongly: the others' sum stands."""
+        if index not in self._sums:
+            self._sums[index] = self._empty()
+        try:
+            return self._sums[index].read(payload)
+        except InputError as error:
+            self.refused.append(f"{sender!r}, payload {index}: {error}")
+            return None
+
+    def _take(self, message: Message, index: int, term: Any) -> None:
+        self._sums[index].take(term)
+        self.contributors.setdefault(index, []).append(message.sender)
+        for packet in self.groups[index]:
+            if bool(message.mask[packet]):
+                self.packets[packet] = self.packets.get(packet, 0) + 1
 
     def release(self, round: int, key_id: str, least: int, *, packets_least: bool = True) -> Release:
         """What was added up, but only positions at which no packet has fewer than `least` contributors.
@@ -132,7 +165,7 @@ class Tally:
             packets_least: Count contributors packet by packet, by their masks; else by position.
         """
         kept = []
-        for index in sorted(self._sums):
+        for index in sorted(self.contributors):
             if packets_least:
                 count = min(self.packets.get(p, 0) for p in self.groups[index])
             else:

@@ -4,9 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+_SIGMAS = 6.5
+"""Of a Gaussian, one value in 10^10 is farther out: once in a hundred rounds of ten clients with ten million values."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What noise does to an entry of what a client sends.
+
+    Attributes:
+        deviation: Its standard deviation.
+        reach: How far out it is at most, but for one value in 10^10.
+        most: The largest magnitude of what it is put on; None where nothing bounds that.
+    """
+
+    deviation: float
+    reach: float
+    most: float | None = None
+
+    @staticmethod
+    def gaussian(deviation: float, most: float | None = None) -> Spread:
+        """That of Gaussian noise."""
+        return Spread(deviation, _SIGMAS * deviation, most)
+
+
+@runtime_checkable
+class Perturbs(Protocol):
+    """A method whose clients put noise on what they send."""
+
+    def spread(self, clients: int) -> Spread:
+        """That of the noise which each of so many clients puts on an entry."""
+        ...
 
 
 def norm(tensors: Mapping[str, Tensor]) -> float:

@@ -291,6 +291,10 @@ class Exchange(Recommender[ExchangeState]):
         """Any will do."""
         return 0
 
+    def least_clip(self) -> float:
+        """Any will do."""
+        return 0.0
+
     def summand(self, state: ExchangeState, sent: Packet, reply: Packet) -> Packet:
         """The reply but for its loss."""
         return Packet(reply.tensors)

@@ -21,6 +21,7 @@ runs over a set, so the order of a recommendation list is lost there; here ranks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, final
@@ -38,6 +39,7 @@ from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import fresh_workbench
+from fedfi.privacy.noise import Spread
 from fedfi.recsys.backbones import BACKBONES
 from fedfi.recsys.many import train_many
 from fedfi.recsys.recipe import recipe_of
@@ -134,6 +136,10 @@ class FedCIA(Recommender[FedCIAState]):
             rng = keyed_generator(cohort.seed, "client", cohort.round, client, "noise")
             yield self._reply(tables[row], value, rng) if upload else _EMPTY
 
+    def spread(self, clients: int) -> Spread:
+        """That of Laplace noise whose uniform numbers are kept off their ends: -ln(2e-7) = 15.4 scales out at most."""
+        return Spread(math.sqrt(2) * self.noise, 15.5 * self.noise)
+
     def aligned(self, table: Tensor, similarity: Tensor) -> Tensor:
         """A table ``[m, d]`` after steps on ||Q Q^T - S||^2 / ||S||, whose gradient is 4 (Q Q^T Q - S Q) / ||S||."""
         scale = 4.0 * self.align_rate / similarity.norm().clamp(min=1e-12)
@@ -174,6 +180,10 @@ class FedCIA(Recommender[FedCIAState]):
     def least_bits(self) -> int:
         """Any will do."""
         return 0
+
+    def least_clip(self) -> float:
+        """Any will do."""
+        return 0.0
 
     def summand(self, state: FedCIAState, sent: Packet, reply: Packet) -> Packet:
         """The reply but for its loss."""

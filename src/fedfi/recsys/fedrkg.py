@@ -62,6 +62,7 @@ from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.task import Task
+from fedfi.privacy.noise import Spread
 from fedfi.recsys.backbones import BackboneName
 from fedfi.recsys.exchange import Exchange, ExchangeState, Plan
 from fedfi.recsys.gate import guided, part_of, passes, train_gate, train_gates
@@ -120,6 +121,10 @@ class FedRKG(Exchange):
         """Private heads and tables, exchanged every `interval` rounds."""
         release = None if self.clip is None else Release(self.clip, self.noise, self.delta, self.source)
         return Plan(self.backbone, self.interval, self.alternate, release=release, warmup=self.warmup)
+
+    def spread(self, clients: int) -> Spread:
+        """That of the noise on an entry of an update, whose norm is clipped."""
+        return Spread.gaussian(self.noise * (self.clip or 0.0), self.clip)
 
     def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
         """Guidance of one client, whose gate is trained first and kept; until the warm-up is over, replacement."""

@@ -300,6 +300,10 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         """Those of a digit of Fisher values, where they are summed."""
         return DIGIT_BITS if self._shares_fisher else 0
 
+    def least_clip(self) -> float:
+        """That of the mask, whose ones say what is held."""
+        return 1.0
+
     def summand(self, state: FedFIbOSState, sent: Packet, reply: Packet) -> Packet:
         """The dense update and what was held; where clients need the shared average, the estimate of Fisher values."""
         tensors = summand(state.model, sent, reply)

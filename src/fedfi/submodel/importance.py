@@ -179,8 +179,8 @@ def divided(estimate: Tensor) -> list[Tensor]:
 
 
 def undivided(digits: Sequence[Tensor]) -> Tensor:
-    """The inverse of `divided`, float32."""
+    """The inverse of `divided`, float32; what rounding has left below zero is zero, as no Fisher value is."""
     total = torch.zeros_like(digits[0], dtype=torch.float64)
     for part, scale in zip(digits, _SCALES, strict=True):
         total += part.double() / scale
-    return total.float()
+    return total.clamp(min=0).float()

@@ -132,6 +132,10 @@ class Unstructured(Leveled[UnstructuredState]):
         """Any will do."""
         return 0
 
+    def least_clip(self) -> float:
+        """That of the mask, whose ones say what is held."""
+        return 1.0
+
     def summand(self, state: UnstructuredState, sent: Packet, reply: Packet) -> Packet:
         """The dense update, and what was held."""
         return Packet(summand(state.model, sent, reply))
