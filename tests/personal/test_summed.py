@@ -232,6 +232,13 @@ def test_a_submodel_does_the_same_under_encryption(inner, monkeypatch):
     assert not any(k.startswith(("global/", "levels/")) for k in hidden.metrics[-1])
 
 
+def test_what_members_learn_of_submodels_is_said_at_the_start():
+    clients = [str(i) for i in range(10)]
+    said = Encrypted(algorithm=FedFIbOS(), participation=0.5).notes_on_clients(clients)
+    assert any("fewer than 3 clients of a round hold" in note for note in said)
+    assert not Encrypted(algorithm=FedMF(), participation=0.5).notes_on_clients(clients)
+
+
 def test_a_mean_over_holders_is_off_by_rounding_alone(monkeypatch):
     """One round from the same model: an update is off by half of 2^-f, and by float32's own rounding of the model."""
     inner = FedFIbOS(participation=1.0, capacities=MIX)

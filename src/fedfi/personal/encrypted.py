@@ -26,13 +26,14 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from fedfi.errors import InputError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, ScoresItems
+from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, DealsLevels, ScoresItems
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.numerics.rounding import rounded
 from fedfi.personal.private import Private
 from fedfi.personal.replica import refuse_unless_summed, with_sizes, wrapped
 from fedfi.personal.selective import Selective
+from fedfi.personal.voting import LEAST
 from fedfi.privacy.noise import Perturbs
 
 
@@ -81,8 +82,13 @@ class Encrypted(Selective):
         return method.client_scores(self._to_judge(packet, client, state), client)
 
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
-        """A clip so near to the clients' noise that values beyond it are to be expected, and what else there is."""
+        """What members learn of submodels, noise so large that values beyond the clip are to be expected, and more."""
         notes, inner = super().notes_on_clients(clients), self.algorithm
+        if isinstance(inner, DealsLevels):
+            notes.append(
+                f"sums are decrypted entry by entry: of an entry that fewer than {LEAST} clients of a round hold, members"
+                " learn the holders' updates (the server does not)"
+            )
         if isinstance(inner, Perturbs):
             spread, clip = inner.spread(len(clients)), self.encryption.clip
             if clip < spread.reach:
