@@ -86,8 +86,8 @@ class Encrypted(Selective):
         notes, inner = super().notes_on_clients(clients), self.algorithm
         if isinstance(inner, DealsLevels):
             notes.append(
-                f"sums are decrypted entry by entry: of an entry that fewer than {LEAST} clients of a round hold, members"
-                " learn the holders' updates (the server does not)"
+                f"sums are decrypted entry by entry: of an entry that fewer than {LEAST} clients of a round hold,"
+                " members learn the holders' updates (the server does not)"
             )
         if isinstance(inner, Perturbs):
             spread, clip = inner.spread(len(clients)), self.encryption.clip
