@@ -137,6 +137,24 @@ def test_down_without_a_federation(tmp_path, capsys):
     assert "there is no federation; start one with `fedfi flower up FILE.toml`" in capsys.readouterr().err
 
 
+def test_keys_are_registered_from_a_folder_without_other_apps(tmp_path, monkeypatch):
+    """Flower takes a folder of the connection's name for an app, and a user may stand beside a clone of fedfi."""
+    asked = []
+
+    def run(command, **options):
+        asked.append((command, options["cwd"]))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "_program", lambda name: name)
+    there = local.LocalFederation.create(Path("federation"), 1, insecure=True)
+    monkeypatch.setattr(local.subprocess, "run", run)
+    there.register(Path("federation/keys/node-0/node.pub"))
+    ((command, folder),) = asked
+    assert Path(command[3]).is_absolute()
+    assert folder == tmp_path / "federation"
+
+
 def test_too_few_nodes(tmp_path):
     with pytest.raises(InputError, match=r"--nodes 0: must be at least 1"):
         LocalFederation.create(tmp_path / "f", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,8 +72,9 @@ def up(
 
     experiment = load_experiment(file, set_ or [])
     app_ = directory / "app"
+    LocalFederation.refuse(directory)
     if app_.exists():
-        raise InputError(f"{app_}: exists; name another folder with --dir, or remove this one")
+        raise InputError(f"{app_}: exists; name another folder with --dir, or remove {directory}, its run included")
     federation = LocalFederation.create(directory, nodes, insecure=insecure)
     try:
         out = federation.directory / "run"
@@ -80,6 +82,7 @@ def up(
         federation.start()
     except BaseException:
         federation.down()
+        shutil.rmtree(app_, ignore_errors=True)  # so that the same command may be tried again
         raise
     if not quiet:
         settings = {k: v for k, v in federation.environment().items() if k.startswith("FLWR_")}

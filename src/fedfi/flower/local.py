@@ -64,8 +64,7 @@ class LocalFederation:
         if nodes < 1:
             raise InputError(f"--nodes {nodes}: must be at least 1 (nearest valid: 1)")
         _program("flower-superlink")
-        if (directory / _STATE).exists():
-            raise InputError(f"{directory}: there is a federation; end it with `fedfi flower down --dir {directory}`")
+        LocalFederation.refuse(directory)
         directory.mkdir(parents=True, exist_ok=True)
         port, *ports = _free_ports(nodes + 1)
         federation = LocalFederation(
@@ -171,14 +170,26 @@ class LocalFederation:
         ]
         return self._start(f"node-{i}", command, home).pid
 
+    @staticmethod
+    def refuse(directory: Path) -> None:
+        """Refuses a folder with a federation that was not ended.
+
+        Raises:
+            InputError: With how to end it.
+        """
+        if (directory / _STATE).exists():
+            raise InputError(f"{directory}: there is a federation; end it with `fedfi flower down --dir {directory}`")
+
     def register(self, key: Path) -> None:
         """Makes a node known to the SuperLink by its public key.
 
         Raises:
             RunError: If the SuperLink refuses.
         """
-        command = [_program("flwr"), "supernode", "register", str(key), CONNECTION]
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        command = [_program("flwr"), "supernode", "register", str(key.resolve()), CONNECTION]
+        done = subprocess.run(  # elsewhere Flower takes a folder of the connection's name, such as a clone, for an app
+            command, env=self.environment(), cwd=self.directory, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RunError(f"{key}: cannot be registered: {_last(done.stdout + done.stderr)}")
 
