@@ -48,11 +48,11 @@ def discover(module: nn.Module, example: Example) -> Wiring:
     Raises:
         InputError: If the module cannot be traced or run on the example, or the example is none.
     """
-    check_module(module)
-    arguments(example)
-    check_numbers(module)
-    check_example(example)
-    with one_at_a_time():
+    with one_at_a_time():  # another thread's trace may hold this module's tensors, which then have no numbers
+        check_module(module)
+        arguments(example)
+        check_numbers(module)
+        check_example(example)
         key, pinned = digest(module, example)
         if key in _cache:
             _cache.move_to_end(key)
