@@ -44,7 +44,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
         kind = registry.algorithm(str(name))
     except InputError as error:
         raise InputError(f"{source}: algorithm.name = {shown(name)}: {error}") from error
-    around = {wrapper: keys.pop(wrapper) for wrapper in _around(kind, keys)}
+    outside = {wrapper: keys.pop(wrapper) for wrapper in _outside(kind, keys)}
     if preset is not None:
         if preset not in kind.presets:
             reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
@@ -56,22 +56,22 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
     _refuse_unknown(kind, keys, source)
     what = f"{source}: algorithm {name!r}"
     method: Algorithm[Any] = call(validate, what, kind, keys, source=source, path=["algorithm"])
-    for wrapper, options in around.items():
+    for wrapper, options in outside.items():
         method = _wrapped(method, wrapper, options, source, rounds)
     return method
 
 
 def table_of(method: Algorithm[Any], table: Tables) -> dict[str, Any]:
     """What `method_of` made out of a table, as a table with every default."""
-    around: dict[str, Any] = {}
-    for wrapper in reversed(_around(registry.algorithm(str(table["name"])), table)):
+    outside: dict[str, Any] = {}
+    for wrapper in reversed(_outside(registry.algorithm(str(table["name"])), table)):
         options = TypeAdapter(type(method)).dump_python(method, mode="json", exclude={"algorithm", *SIZES})
-        around = {wrapper: options} | around
+        outside = {wrapper: options} | outside
         method = method.algorithm  # type: ignore[attr-defined]  # a wrapper's
     own = TypeAdapter(type(method)).dump_python(method, mode="json")
     if method.clients_per_round is not None:
         own.pop("participation")
-    found: dict[str, Any] = {k: table[k] for k in ("name", "preset") if k in table} | own | around
+    found: dict[str, Any] = {k: table[k] for k in ("name", "preset") if k in table} | own | outside
     return found
 
 
@@ -102,7 +102,7 @@ def _refuse_unknown(kind: type[Any], keys: Tables, source: str) -> None:
                 raise InputError(f"{source}: algorithm.{key}: unknown key; {nearest_key(key, valid)}")
 
 
-def _around(kind: type[Any], keys: Tables) -> list[str]:
+def _outside(kind: type[Any], keys: Tables) -> list[str]:
     """The wrappers that a table holds, from the inside out; a method's own option of that name is no wrapper."""
     return [w for w in registry.wrappers() if w in keys and w not in fields_of(kind)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -190,6 +190,11 @@ def counted(number: int, singular: str, plural: str = "") -> str:
         plural: What several are called; by default with an ``s``.
     """
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def some(names: Sequence[object], most: int = 3) -> str:
+    """The first of some names: ``"'a', 'b', 'c', ..."``."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def first_line(error: BaseException) -> str:

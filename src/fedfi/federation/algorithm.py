@@ -312,14 +312,6 @@ class SumsVectors(Protocol):
         """What every summand holds: floating tensors have a mean, of others the largest counts."""
         ...
 
-    def least_bits(self) -> int:
-        """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
-        ...
-
-    def least_clip(self) -> float:
-        """The largest magnitude of what every summand holds, whatever the data; 0 where that depends on them."""
-        ...
-
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """A reply to `sent` in the shape that all have."""
         ...
@@ -330,6 +322,19 @@ class SumsVectors(Protocol):
 
     def absorb(self, state: Any, round: int, mean: Packet) -> Any:
         """The state after the mean of a round's summands: the other part of `aggregate`."""
+        ...
+
+
+@runtime_checkable
+class NeedsPrecision(Protocol):
+    """A method of `SumsVectors` that not every fixed point suits."""
+
+    def least_bits(self) -> int:
+        """Binary digits after the point that a mean in fixed point needs for summands to mean anything; 0 for any."""
+        ...
+
+    def least_clip(self) -> float:
+        """The largest magnitude of what every summand holds, whatever the data; 0 where that depends on them."""
         ...
 
 

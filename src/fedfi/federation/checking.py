@@ -8,7 +8,7 @@ from typing import Any
 
 from fedfi.arguments import as_call, described, expect
 from fedfi.data.federated import FederatedData
-from fedfi.errors import InputError, about
+from fedfi.errors import InputError, about, some
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, NotesOnClients
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.task import Task
@@ -108,5 +108,4 @@ def notes_on_data(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> 
 
 
 def _some(names: Sequence[str], of: Mapping[str, Any]) -> str:
-    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} of {len(of)} clients ({shown}) {'has' if len(names) == 1 else 'have'}"
+    return f"{len(names)} of {len(of)} clients ({some(names)}) {'has' if len(names) == 1 else 'have'}"

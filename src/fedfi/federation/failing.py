@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedfi.errors import first_line
+from fedfi.errors import first_line, some
 from fedfi.importing import place
 
 _SHOWN = 5
@@ -56,8 +56,7 @@ def _kind(failure: Mapping[str, Any]) -> str:
 
 def _line(same: list[Mapping[str, Any]]) -> str:
     clients = list(dict.fromkeys(str(failure["client"]) for failure in same))
-    named = ", ".join(map(repr, clients[:3])) + (", ..." if len(clients) > 3 else "")
-    who = f"client {named}" if len(clients) == 1 else f"{len(clients)} clients ({named})"
+    who = f"client {clients[0]!r}" if len(clients) == 1 else f"{len(clients)} clients ({some(clients)})"
     rounds = {failure["round"] for failure in same if "round" in failure}
     count, unit = (len(rounds), "round") if rounds else (len(same), "time")
     stage = str(same[0]["stage"])

@@ -19,7 +19,7 @@ from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Terms, Verify
 from fedfi.crypto.parameters import Parameters, parameters
 from fedfi.crypto.roster import Roster
-from fedfi.errors import InputError
+from fedfi.errors import InputError, some
 from fedfi.personal.voting import LEAST
 
 SLOTS = 2
@@ -34,6 +34,7 @@ ENCRYPTED = {
 
 _SIMULATED = hashlib.blake2b(b"fedfi simulated", digest_size=8).hexdigest()
 _USUAL_PACKETS = 64
+_NAMED = 5
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -88,9 +89,9 @@ class Encryption:
         found = [client for client in clients if client not in roster.members]
         if len(clients) - len(found) < min(LEAST, len(clients)):
             raise InputError(
-                f"encryption.keys = {self.keys!r}: of the {len(clients)} clients ({_some(clients)}) only"
+                f"encryption.keys = {self.keys!r}: of the {len(clients)} clients ({some(clients, _NAMED)}) only"
                 f" {len(clients) - len(found)} are members there, expected at least {min(LEAST, len(clients))}; the"
-                f" members are {_some(list(roster.members))}"
+                f" members are {some(list(roster.members), _NAMED)}"
             )
         return found
 
@@ -100,7 +101,7 @@ class Encryption:
         if not found:
             return []
         verb = "is no member" if len(found) == 1 else "are no members"
-        return [f"{len(found)} of {len(clients)} clients ({_some(found)}) {verb} of {self.keys}, and will fail"]
+        return [f"{len(found)} of {len(clients)} clients ({some(found, _NAMED)}) {verb} of {self.keys}, and will fail"]
 
     def size_of_packets(self, parameters: int) -> int:
         """Parameters a packet, for a model of so many.
@@ -213,10 +214,6 @@ class Exchange:
             return sender in roster.members and roster.members[sender].verifies(content, signature)
 
         return check
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def groups_of(packets: Sequence[int], size: int) -> list[list[int]]:

@@ -132,14 +132,6 @@ class Linear:
         ((_, packet),) = self.algorithm.configure(state, 0, ["-"], torch.Generator())
         return self.algorithm.reply_layout(state, packet)
 
-    def least_bits(self) -> int:
-        """Any will do."""
-        return 0
-
-    def least_clip(self) -> float:
-        """Any will do."""
-        return 0.0
-
     def summand(self, state: Any, sent: Packet, reply: Packet) -> Packet:
         """The reply."""
         return reply

@@ -27,7 +27,16 @@ from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Gate, Terms
 from fedfi.crypto.summing import PlainSum
 from fedfi.errors import InputError, RunError
-from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId, EvaluatesClients, Metrics, NotesOnClients, Reply
+from fedfi.federation.algorithm import (
+    CONFIG,
+    Algorithm,
+    ClientId,
+    EvaluatesClients,
+    Metrics,
+    NeedsPrecision,
+    NotesOnClients,
+    Reply,
+)
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Layout, Packet, Scalar, Tree, decode
 from fedfi.federation.sampling import round_size
@@ -159,9 +168,11 @@ class Selective(Algorithm[SelectiveState]):
 
     def _check_bits(self, agreed: Exchange) -> None:
         """Refuses a fixed point that is too coarse, or too narrow, for what the method sums."""
-        summing, name = replica.summing(self._method()), type(self.inner()).__name__
-        fixed, least = agreed.fixed, summing.least_bits()
-        if fixed.clip < (clip := summing.least_clip()):
+        method = self.inner()
+        if not isinstance(method, NeedsPrecision):
+            return
+        name, fixed, least = type(method).__name__, agreed.fixed, method.least_bits()
+        if fixed.clip < (clip := method.least_clip()):
             raise InputError(
                 f"encryption.clip = {fixed.clip:g}: every client of {name} sends values of {clip:g}, and would fail"
                 f" (nearest valid: {clip:g})"

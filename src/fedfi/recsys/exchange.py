@@ -287,14 +287,6 @@ class Exchange(Recommender[ExchangeState]):
         """A table, and the shared parts of a head."""
         return Layout.like(state.mean)
 
-    def least_bits(self) -> int:
-        """Any will do."""
-        return 0
-
-    def least_clip(self) -> float:
-        """Any will do."""
-        return 0.0
-
     def summand(self, state: ExchangeState, sent: Packet, reply: Packet) -> Packet:
         """The reply but for its loss."""
         return Packet(reply.tensors)

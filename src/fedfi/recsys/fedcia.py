@@ -177,14 +177,6 @@ class FedCIA(Recommender[FedCIAState]):
         """Similarities."""
         return Layout.like({"similarity": state.similarity})
 
-    def least_bits(self) -> int:
-        """Any will do."""
-        return 0
-
-    def least_clip(self) -> float:
-        """Any will do."""
-        return 0.0
-
     def summand(self, state: FedCIAState, sent: Packet, reply: Packet) -> Packet:
         """The reply but for its loss."""
         return Packet(reply.tensors)
