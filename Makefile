@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml
 	@echo "Installing fedfi, torch and what they need into $(VENV): with torch's CUDA builds, which pip takes by default on"
 	@echo "Linux, about 6 GB and some minutes; about 2 GB if your pip is configured for CPU-only torch (see README.md)."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --editable '.[dev,docs,report,text,flower,he,dp,ot,tensorboard,mlflow]'
+	$(PIP) install --editable '.[dev,docs,report,plots,text,flower,he,dp,ot,tensorboard,mlflow]'
 	touch $(STAMP)
 
 demo: install

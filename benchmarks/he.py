@@ -31,6 +31,7 @@ from fedfi.crypto import seal
 from fedfi.crypto.layout import PacketLayout
 from fedfi.crypto.message import Gate, Terms
 from fedfi.crypto.summing import CipherSum
+from fedfi.linechart import Panel, svg
 from fedfi.personal import voting
 from fedfi.personal.encryption import Encryption, Exchange
 from fedfi.personal.sealing import Sealer
@@ -237,30 +238,11 @@ def _server(
 
 def _plot(sweep: dict[str, Any]) -> str:
     """The sweep as a picture: download over that of equal masks, by how much masks differ."""
-    width, height, margin = 480, 300, 48
-    top = max(d / sweep["union"]["download"][0] for d in sweep["union"]["download"]) * 1.1
-
-    def points(kind: str) -> str:
-        first = sweep[kind]["download"][0]
-        wide, high = width - 2 * margin, height - 2 * margin
-        return " ".join(
-            f"{margin + (1 - o) * wide:.1f},{height - margin - d / first / top * high:.1f}"
-            for o, d in zip(sweep["overlap"], sweep[kind]["download"], strict=True)
-        )
-
-    lines = "".join(
-        f'<polyline points="{points(kind)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        f'<text x="{margin + 8}" y="{margin + row}" fill="{colour}">{kind}</text>'
-        for kind, colour, row in (("vote", "#1565c0", 0), ("union", "#c62828", 18))
-    )
-    axes = (
-        f'<line x1="{margin}" y1="{height - margin}" x2="{width - margin}" y2="{height - margin}" stroke="#555"/>'
-        f'<line x1="{margin}" y1="{margin}" x2="{margin}" y2="{height - margin}" stroke="#555"/>'
-        f'<text x="{margin}" y="{height - 14}">equal masks</text>'
-        f'<text x="{width - margin}" y="{height - 14}" text-anchor="end">disjoint masks</text>'
-        f'<text x="8" y="{margin - 16}">download / that of equal masks (0 to {top:.1f})</text>'
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"'
-        f' font-size="13"><rect width="100%" height="100%" fill="#fff"/>{axes}{lines}</svg>\n'
-    )
+    lines = {
+        kind: [
+            (1 - overlap, download / sweep[kind]["download"][0])
+            for overlap, download in zip(sweep["overlap"], sweep[kind]["download"], strict=True)
+        ]
+        for kind in ("vote", "union")
+    }
+    return svg([Panel("", lines)], "from equal to disjoint masks", "download / that of equal masks")

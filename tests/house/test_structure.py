@@ -24,7 +24,7 @@ LEVELS = [
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
     {"numerics"},
-    {"arguments", "importing"},
+    {"arguments", "importing", "linechart"},
     {"validation"},
     {"errors", "orphans", "printing"},
 ]
@@ -33,6 +33,7 @@ OPTIONAL = {
     "transformers",
     "tokenizers",
     "plotly",
+    "matplotlib",
     "flwr",
     "cryptography",
     "tenseal",

@@ -122,6 +122,7 @@ WRONG = [
     ('["leaky"]', '["leak"]', "method.mf.skip: unknown value of negatives 'leak'; did you mean 'leaky'?"),
     ('skip = { negatives = ["leaky"] }', "skip = 3", "method.mf.skip = 3: must be a table"),
     ("[method.popularity]", "[paper]\nname = 3\n[method.popularity]", "paper.name = 3: must be a text in quotes"),
+    ("[base.data]", 'traffic = { number = "x", methods = ["m"] }\n[base.data]', "traffic.methods: unknown method 'm'"),
     ("[scale.small]", "[scales.small]", "scales: unknown key; did you mean 'scale'?"),
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.reproducing.files import DIGITS, RATINGS, grid
 
-from fedfi.errors import RunError
+from fedfi.errors import InputError, RunError
 from fedfi.reproducing.jobs import missing
 from fedfi.reproducing.running import Options, reproduce
 
@@ -60,7 +60,7 @@ def test_a_run_that_fails_ends_no_other(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_later_seeds_are_left_where_there_is_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = grid(tmp_path, RATINGS)
+    found = grid(tmp_path, 'traffic = { number = "ranking/ndcg@10" }' + RATINGS)
     reproduce(found, tmp_path, Options(minutes=0.0))  # the first seed is always run
     assert {p.stem[-1] for p in (tmp_path / "runs").iterdir()} == {"0"}
     assert "3 runs left for another time" in capsys.readouterr().err
@@ -75,6 +75,16 @@ def test_later_seeds_are_left_where_there_is_no_time(tmp_path: Path, capsys: pyt
     assert table is not None
     assert "| fedrkg | learning_rate 0.1, interval" in table
     assert table.count("| popularity |") == 2
+    drawn = (tmp_path / "traffic.svg").read_text()
+    assert all(f">{name}<" in drawn for name in ("fedrkg", "popularity", "honest", "leaky"))
+
+
+def test_a_chart_that_cannot_be_drawn_is_told_before_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfi.linechart.find_spec", lambda name: None)
+    found = grid(tmp_path, 'traffic = { number = "ranking/ndcg@10" }' + RATINGS)
+    with pytest.raises(InputError, match=r"pip install 'fedfi\[plots\]'"):
+        reproduce(found, tmp_path, QUIET)
+    assert not (tmp_path / "runs").exists()
 
 
 ONESHOT = """

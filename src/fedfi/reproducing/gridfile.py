@@ -29,6 +29,15 @@ _TABLES = ("base", "scale", "axis", "method", "paper")
 _LABEL = re.compile(r"[\w.+-]+")
 
 
+class OnTraffic(BaseModel):
+    """What is drawn against traffic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    number: Annotated[str, Field(description="a number of the evaluation, such as one that is shown")]
+    methods: Annotated[list[str], Field(description="labels of methods; none = all")] = Field(default_factory=list)
+
+
 class Head(BaseModel):
     """The keys at the head of a grid file."""
 
@@ -45,6 +54,7 @@ class Head(BaseModel):
             "local": "local/accuracy_mean",
         }
     )
+    traffic: Annotated[OnTraffic | None, Field(description="number drawn against bytes in traffic.svg")] = None
     last: Annotated[int, Field(ge=1, description="a run came to the mean of its last so many evaluations")] = 2
     shared: Annotated[bool, Field(description="clients' first training is done once for all methods")] = False
     predictions: Annotated[bool, Field(description="keep what models say of every test example")] = False
@@ -143,6 +153,9 @@ def check(tables: Tables, source: str) -> Head:
         _check_scales(content, tables["scale"], source, f"method.{label}")
         for own in ({}, *content.get("scale", {}).values()):
             _check_method(label, merged(content, own), tables.get("axis", {}), source)
+    for label in head.traffic.methods if head.traffic else ():
+        if label not in tables["method"]:
+            raise InputError(f"{source}: traffic.methods: {unknown('method', label, tables['method'])}")
     return head
 
 

@@ -62,6 +62,12 @@ def read_run_file(path: Path) -> dict[str, Any]:
     return found
 
 
+def runs_of(grid: Grid, out: Path, cell: Cell) -> list[dict[str, Any]]:
+    """The files of a cell's runs of all seeds that are there."""
+    paths = [run_path(out, Cell(cell.method, cell.values, seed)) for seed in grid.known_seeds]
+    return [read_run_file(path) for path in paths if path.exists()]
+
+
 def read_tuning(grid: Grid, out: Path) -> dict[str, Any]:
     """The content of `tuning.json`: what was tried, and the best; empty where there is none.
 

@@ -23,16 +23,15 @@ from fedfi.reproducing import predictions
 from fedfi.reproducing.grid import digest, final_of
 from fedfi.reproducing.jobs import Job
 
+EVALUATED = ("global/", "levels/", "local/", "validation/", "ranking/")
+TOTAL = "bytes/total"
+"""The curve of the bytes that have gone up and down, at the rounds of evaluations."""
 KEPT = (
-    "global/",
-    "levels/",
-    "local/",
-    "validation/",
+    *EVALUATED,
     "jaccard/",
     "cv_",
     "keep_lowest/",
     "train/loss",
-    "ranking/",
     "packets/",
     "ciphertexts/",
     "privacy/",
@@ -100,8 +99,7 @@ def content_of(result: RunResult, tables: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in line.items():
             if key.startswith(KEPT) and not key.endswith("examples") and not isinstance(value, str):
                 curves.setdefault(key, []).append([line["round"], round(value, 6)])
-    if "ranking/hr@10" in curves:
-        curves["bytes/total"] = _traffic(result.metrics, [int(at) for at, _ in curves["ranking/hr@10"]])
+    curves[TOTAL] = _traffic(result.metrics, _evaluated(curves))
     return {
         "settings": tables,
         "best": result.best,
@@ -111,6 +109,11 @@ def content_of(result: RunResult, tables: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": round(sum(line["seconds"] for line in result.metrics), 1),
         "curves": curves,
     }
+
+
+def _evaluated(curves: Mapping[str, Sequence[Sequence[float]]]) -> list[int]:
+    """Rounds after which models were evaluated."""
+    return sorted({int(at) for key, points in curves.items() if key.startswith(EVALUATED) for at, _ in points})
 
 
 def _traffic(lines: Sequence[Mapping[str, Any]], rounds: Sequence[int]) -> list[list[float]]:

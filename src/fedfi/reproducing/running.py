@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedfi import linechart
 from fedfi.errors import RunError
 from fedfi.federation.task import Task
 from fedfi.parallel import Tell, Work, in_processes
@@ -69,10 +70,12 @@ def reproduce(grid: Grid, out: Path, options: Options, tune_only: bool = False) 
         The table, in Markdown; none after tuning only.
 
     Raises:
-        InputError: If an experiment is not valid, or `out` holds other runs.
+        InputError: If an experiment is not valid, `out` holds other runs, or a chart is asked for without matplotlib.
         RunError: If runs failed; all others are done.
     """
     until = time.monotonic() + 60 * options.minutes
+    if grid.head.traffic:
+        linechart.check_installed()
     (out / "runs").mkdir(parents=True, exist_ok=True)
     _tune(grid, out, options)
     if tune_only:

@@ -9,18 +9,19 @@ from typing import Any
 
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.divergence import deviation
-from fedfi.reproducing import collecting
+from fedfi.reproducing import collecting, traffic
 from fedfi.reproducing.grid import Cell, Grid, final_of, is_percent, said
 from fedfi.reproducing.heading import heading
-from fedfi.reproducing.jobs import choice_of, chosen, read_run_file, run_path
+from fedfi.reproducing.jobs import choice_of, chosen, runs_of
 
 SAID = {"worst class": "worst_class", "agreement, highest": "agreement_largest", "agreement, mean": "agreement_mean"}
 NOTHING = "–"
 
 
 def write(grid: Grid, out: Path) -> str:
-    """Writes `table.md`, `results.json` and `curves.csv`; gives back the first."""
+    """Writes `table.md`, `results.json`, `curves.csv`, and `traffic.svg` if it is asked for; gives back the first."""
     collecting.collect(grid, out)
+    traffic.write(grid, out)
     text = table(grid, out)
     write_atomically(out / "table.md", text.encode())
     return text
@@ -48,7 +49,7 @@ def _setting(grid: Grid, out: Path, values: tuple[str, ...]) -> list[str]:
     lines += ["|---" * (len(columns) + 5) + "|"]
     for method in grid.methods:
         cell = Cell(method, grid.named(method, values), 0)
-        runs = _runs(grid, out, cell)
+        runs = runs_of(grid, out, cell)
         if runs:
             lines.append(_row(grid, out, cell, runs, at, beside))
     return [*lines, "", *_sources(grid, at, beside)]
@@ -60,12 +61,6 @@ def _columns(grid: Grid, beside: Sequence[str]) -> Iterator[str]:
         if key in beside:
             yield f"{name} (paper)"
     yield from SAID if grid.head.predictions else ()
-
-
-def _runs(grid: Grid, out: Path, cell: Cell) -> list[dict[str, Any]]:
-    """The files of a cell's runs of all seeds that are there."""
-    paths = [run_path(out, Cell(cell.method, cell.values, seed)) for seed in grid.known_seeds]
-    return [read_run_file(path) for path in paths if path.exists()]
 
 
 def _row(
