@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -73,6 +74,38 @@ def test_it_follows_the_hubs_conventions(app):
     experiment = load_experiment(app / "my_digits_app/experiment.toml")
     assert experiment.resolved() == load_experiment(app.parent / "my digits.toml").resolved()
     assert "--nodes 4" in (app / "README.md").read_text()
+
+
+def commands(app: Path) -> list[list[str]]:
+    """Those of the README that begin with one of these programs, continued lines joined."""
+    text = (app / "README.md").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(("fedfi flower keys", "flower-super"))]
+
+
+def test_its_readme_is_about_the_keys_that_there_are(app, tmp_path):
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fedfi[flower]'")
+    keys, *programs = commands(app)
+    assert main([*keys[1:], "--quiet"]) == 0
+    named = [word for command in programs for word in command if word.startswith("keys/")]
+    assert len(named) == 5
+    assert all((tmp_path / name).is_file() for name in named)
+    assert 'root-certificates = "/path/to/keys/server/ca.crt"' in (app / "README.md").read_text()
+    assert "num-partitions=4" in programs[1][-1]
+    assert len(list((tmp_path / "keys").glob("node-*"))) == 4
+
+
+def test_its_readmes_options_are_flowers(app):
+    for command in commands(app)[1:]:
+        program = Path(sys.executable).parent / command[0]
+        said = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+        for option in [word for word in command if word.startswith("--")]:
+            assert f"{option} " in said or f"{option}]" in said, option
+
+
+def test_its_readme_says_where_results_are(app):
+    out = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["out"]
+    assert f"`fedfi report {out} -o report.html`" in (app / "README.md").read_text()
 
 
 def test_its_components_are_apps_that_work(app, tmp_path, monkeypatch):

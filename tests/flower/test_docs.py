@@ -16,6 +16,7 @@ from fedfi.averaging.fedavg import FedAvg
 from fedfi.data.interactions import from_frame
 from fedfi.engines.flower.door import ArrayRecord, Error, Message, RecordDict
 from fedfi.federation.checkpoint import tensors_from_file
+from fedfi.federation.record import read_lines
 from fedfi.federation.run import run
 
 PAGE = Path(__file__).parents[2] / "docs/flower.md"
@@ -46,6 +47,29 @@ def test_our_loop_as_a_server_app(tmp_path):
     run_app(executed("# server_app.py")["app"], grid, {"out": str(tmp_path / "run")})
     model = run(FedAvg(participation=0.5), tiny.small(), rounds=3, seed=0).model
     found = tensors_from_file(tmp_path / "run/model.safetensors")
+    assert all(torch.equal(model[n], found[n]) for n in model)
+
+
+def test_our_loop_goes_on_where_a_server_was_killed(tmp_path):
+    grid, out = FakeGrid(Time()), tmp_path / "run"
+    client = executed("# client_app.py")["app"]
+    for i in range(3):
+        grid.machines[i] = Machine(client, {"partition-id": i, "num-partitions": 3})
+
+    def killed(node, message, reply):
+        if (out / "metrics.jsonl").exists():
+            raise KeyboardInterrupt
+        return [(grid.time.seconds, reply)]
+
+    grid.fault = killed
+    with pytest.raises(KeyboardInterrupt):
+        run_app(executed("# server_app.py")["app"], grid, {"out": str(out)})
+    assert len(read_lines(out / "metrics.jsonl")) == 1
+    grid.fault = None
+    run_app(executed("# server_app.py")["app"], grid, {"out": str(out)})
+    assert [e["round"] for e in read_lines(out / "events.jsonl") if e["event"] == "resume"] == [2]
+    model = run(FedAvg(participation=0.5), tiny.small(), rounds=3, seed=0).model
+    found = tensors_from_file(out / "model.safetensors")
     assert all(torch.equal(model[n], found[n]) for n in model)
 
 

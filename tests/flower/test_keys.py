@@ -49,6 +49,13 @@ def test_nodes_trust_the_server(keys, name):
     greet(keys, keys / "node-0/ca.crt", name)
 
 
+@pytest.mark.parametrize("name", ["federation.example.org", "127.0.0.1"])
+def test_the_server_is_trusted_by_its_own_processes_too(name, tmp_path):
+    """Flower's processes on the server reach the SuperLink on loopback, whatever its name is elsewhere."""
+    make_keys(tmp_path / "keys", ["federation.example.org"])
+    greet(tmp_path / "keys", tmp_path / "keys/server/ca.crt", name)
+
+
 def test_another_name_is_not_trusted(keys):
     with pytest.raises(ssl.SSLCertVerificationError):
         greet(keys, keys / "node-0/ca.crt", "example.org")

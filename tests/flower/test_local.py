@@ -52,16 +52,53 @@ def test_down_ends_exactly_the_federations_processes(federation):
         assert LocalFederation.open(federation.directory).down() == 4
         assert federation.processes() == {}
         assert bystander.poll() is None
-        with pytest.raises(InputError, match="there is no federation"):
-            LocalFederation.open(federation.directory)
+        assert LocalFederation.open(federation.directory).down() == 0
     finally:
         bystander.kill()
         bystander.wait()
 
 
 def test_a_second_federation_needs_a_folder_of_its_own(federation):
-    with pytest.raises(InputError, match="there is a federation; end it with `fedfi flower down --dir"):
+    federation.start_node(0)
+    settled(federation, 2)
+    for refused in (lambda there: LocalFederation.create(there, 2, insecure=True), LocalFederation.again):
+        with pytest.raises(InputError, match="there is a federation; end it with `fedfi flower down --dir"):
+            refused(federation.directory)
+    federation.down()
+    with pytest.raises(InputError, match=r"ended; start it again with `fedfi flower up --dir .*, or name another"):
         LocalFederation.create(federation.directory, 2, insecure=True)
+
+
+def test_after_its_end_it_is_started_again_as_it_was(federation):
+    (federation.directory / "home/config.toml").unlink()
+    there = LocalFederation.again(federation.directory)
+    assert (there.directory, there.nodes, there.insecure) == (federation.directory, 2, True)
+    assert there.mark != federation.mark
+    assert f"127.0.0.1:{there.port}" in (there.directory / "home/config.toml").read_text()
+    assert LocalFederation.open(federation.directory) == there
+
+
+def test_keys_are_kept(tmp_path, monkeypatch):
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fedfi[flower]'")
+    monkeypatch.setattr(local, "_program", lambda name: name)
+    LocalFederation.create(tmp_path / "f", 2)
+    before = {p: p.read_bytes() for p in (tmp_path / "f/keys").rglob("*.*")}
+    LocalFederation.again(tmp_path / "f")
+    assert {p: p.read_bytes() for p in (tmp_path / "f/keys").rglob("*.*")} == before
+
+
+def test_flower_does_not_remember_nodes_that_were_killed(federation, monkeypatch):
+    monkeypatch.setattr(LocalFederation, "_start", lambda *_: _Done())
+    monkeypatch.setattr(LocalFederation, "_listening", lambda *_: None)
+    for name in ("superlink.db", "superlink.db-wal"):
+        (federation.directory / name).touch()
+    federation.start()
+    assert not list(federation.directory.glob("superlink.db*"))
+
+
+def test_one_that_was_never_there_is_not_started_again(tmp_path):
+    with pytest.raises(InputError, match=r"there is no federation; start one with `fedfi flower up FILE\.toml`"):
+        LocalFederation.again(tmp_path)
 
 
 def test_everything_is_on_loopback_and_ports_differ(federation, monkeypatch):
@@ -97,7 +134,8 @@ def test_without_being_asked_it_is_encrypted_and_authenticated(tmp_path, monkeyp
 
 def test_a_program_that_ends_at_once_says_why(federation, tmp_path):
     (tmp_path / "program").write_text(f"#!{sys.executable}\nraise SystemExit('the port is taken')\n")
-    with pytest.raises(RunError, match="superlink ended at once: the port is taken"):
+    federation.log("superlink").write_text("what an earlier one said\n")
+    with pytest.raises(RunError, match=r"superlink ended at once: the port is taken$"):
         federation.start_superlink()
 
 

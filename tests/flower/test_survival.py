@@ -51,6 +51,10 @@ def go(there, algorithm=ALL, rounds: int = 1, **options):
     return run(algorithm, tiny.small(), rounds=rounds, engine=there.engine, **{"evaluate": UNJUDGED, **options})
 
 
+def texts(there) -> list[str]:
+    return [note.text for note in there.engine.take_notes()]
+
+
 def works(message: Message) -> bool:
     return message.metadata.message_type != "query"
 
@@ -142,7 +146,7 @@ def test_doubled_replies_count_once(tmp_path):
     result = go(there, rounds=2)
     assert result.failures == []
     assert same(result.model, local(ALL, rounds=2).model)
-    assert any("a reply that nobody waits for" in note for note in there.engine.take_notes())
+    assert any("a reply that nobody waits for" in note for note in texts(there))
 
 
 def reply_with(message: Message, change) -> Message:
@@ -442,7 +446,7 @@ def test_an_authenticated_node_that_is_started_again_at_once_does_its_work_again
     result = go(there)
     assert result.failures == []
     assert same(result.model, local(ALL).model)
-    assert "node 102 was started again" in there.engine.take_notes()
+    assert "node 102 was started again" in texts(there)
 
 
 def test_a_node_that_was_refused_may_come_again_mended(tmp_path):
@@ -462,7 +466,7 @@ def test_a_node_that_leaves_for_good_costs_its_clients_alone(tmp_path):
 
     result = go(there, rounds=2, observe=observe)
     assert [(f.client, f.stage) for f in result.failures] == [("c1", "node"), ("c4", "node")]
-    assert any("node 101 left" in note for note in there.engine.take_notes())
+    assert any("node 101 left" in note for note in texts(there))
 
 
 # the server
@@ -543,7 +547,7 @@ def test_a_client_that_lost_its_memory_may_begin_anew(tmp_path):
     result = go(there, method, rounds=2, observe=observe)
     assert result.failures == []
     assert [line["times"] for line in result.metrics] == [6, 11]
-    assert any("it forgot" in note for note in there.engine.take_notes())
+    assert any("it forgot" in note for note in texts(there))
 
 
 def test_a_node_with_old_memory_is_told_so(tmp_path):
@@ -599,7 +603,7 @@ def test_a_node_with_other_data_is_refused(tmp_path):
     there.grid.machines[102] = machine(ALL, tiny.small(clients=7), tmp_path, 2, 7)
     there.grid.machines[106] = machine(ALL, tiny.small(clients=7), tmp_path, 6, 7)
     there.engine.wait(1, count=6)
-    said = " ".join(there.engine.take_notes())
+    said = " ".join(texts(there))
     assert "node 106 is refused: it holds client 'c6', which is not of this federation" in said
     task = tiny.small()
     data = task.data.clients["c2"]
@@ -609,7 +613,7 @@ def test_a_node_with_other_data_is_refused(tmp_path):
     there.grid.machines[107] = machine(ALL, task, tmp_path, 2, 6)
     there.engine.roster.refresh()
     there.engine.roster.refresh()
-    said = " ".join(there.engine.take_notes())
+    said = " ".join(texts(there))
     assert "its client 'c2' has 7 train and 3 test examples, expected 8 and 3" in said
 
 
@@ -740,7 +744,7 @@ def test_nodes_that_cannot_be_listed_end_no_round(tmp_path):
     there.grid.fault = None
     result = run(ALL, tiny.small(), rounds=1, engine=there.engine, evaluate=UNJUDGED)
     assert {f.client for f in result.failures} <= {"c2"}
-    assert sum("the nodes cannot be listed" in n for n in there.engine.take_notes()) == 1
+    assert sum("the nodes cannot be listed" in n for n in texts(there)) == 1
 
 
 def test_a_packed_message_is_not_held_while_replies_come(tmp_path):

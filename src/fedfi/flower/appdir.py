@@ -20,6 +20,8 @@ FLOWER = "1.42.0"
 
 _NAME = 32  # characters of an app's name that Flower takes; it begins with a letter
 
+_NODES = 4  # in the examples of the README
+
 _CLIENT = '''"""What a node does: see `fedfi.flower.apps`."""
 
 from pathlib import Path
@@ -63,28 +65,69 @@ fewer nodes each holds several of them. How many nodes there are is set in Flowe
 
 ## Deployment
 
-Keys first: `fedfi flower keys -o keys --host HOST --nodes {clients}`. Then, on the server, with `keys/server`:
+On one machine, for trying: `fedfi flower up {package}/experiment.toml --nodes {nodes}`. On several, of which one is
+the server, which all others reach as HOST: every machine needs `pip install 'fedfi[flower]' 'flwr>={flower}'` in an
+environment that is activated (Flower's programs start each other by name), and the experiment's data, of which a node
+uses its share.
 
-```
-flower-superlink --host 0.0.0.0 --enable-supernode-auth --ssl-ca-certfile ca.crt --ssl-certfile server.pem \\
-    --ssl-keyfile server.key
-```
+1. Keys, once:
 
-and on the machine of node i, with `keys/node-i`:
+   ```
+   fedfi flower keys -o keys --host HOST --nodes {nodes}
+   ```
 
-```
-flower-supernode --superlink HOST:8000 --root-certificates ca.crt --auth-supernode-private-key node.key \\
-    --node-config "partition-id=i num-partitions={clients}"
-```
+   `keys/server` goes to the server, `keys/node-0` and so on each to the machine of its node and nowhere else;
+   `keys/ca.key` is kept off-line.
 
-fedfi must be installed on both, or come with Flower's own installation of the app's dependencies. Register each
-node's `node.pub` with `flwr supernode register`, then `flwr run . CONNECTION`. A run that was ended, however, goes on
-with the same bits when it is started again: `out` in `[tool.flwr.app.config]` is its directory.
+2. On the server, in the folder where the results shall be:
+
+   ```
+   flower-superlink --host 0.0.0.0 --port 8000 --database superlink.db --enable-supernode-auth \
+       --ssl-ca-certfile keys/server/ca.crt --ssl-certfile keys/server/server.pem --ssl-keyfile keys/server/server.key \
+       --disable-runtime-dependency-installation
+   ```
+
+   `superlink.db` has the nodes' registrations, so that a SuperLink that is started again knows them. Whoever reaches
+   this port may start apps and register nodes: let a firewall admit the machines of the federation alone.
+
+3. Where this app is, in Flower's configuration (`flwr config list` tells where that is):
+
+   ```
+   [superlink.mine]
+   address = "HOST:8000"
+   root-certificates = "/path/to/keys/server/ca.crt"
+   ```
+
+   and each node's public key, once: `flwr supernode register keys/node-0/node.pub mine`, and so on.
+
+4. On the machine of node 0, and with its own number on each other:
+
+   ```
+   flower-supernode --superlink HOST:8000 --root-certificates keys/node-0/ca.crt \
+       --auth-supernode-private-key keys/node-0/node.key --node-config "partition-id=0 num-partitions={nodes}"
+   ```
+
+   Under a service manager, which starts it again when it ends.
+
+5. The experiment:
+
+   | to | do |
+   |---|---|
+   | run it | `flwr run . mine --stream`; Ctrl-C ends the showing, not the run |
+   | see what runs, and its log | `flwr list mine`, `flwr log RUN mine` |
+   | stop it | `flwr stop RUN mine` |
+   | go on, after that or a crash | `flwr run . mine` again: from its last round, with the same bits |
+   | run more rounds | `flwr run . mine --run-config "set='rounds=100'"`, also when it is done |
+   | run it anew | `flwr run . mine --run-config "out='runs/another'"` |
+
+   The results are on the server: `{out}`, from where the SuperLink was started (`out` in `[tool.flwr.app.config]`),
+   with the files of `fedfi run`: `model.safetensors`, `metrics.jsonl`, `events.jsonl` and so on. There,
+   `fedfi report {out} -o report.html` makes a page of them, and `fedfi watch {out}` follows the run while it goes on.
+   What clients remember stays on their nodes, in `~/.local/state/fedfi/clients`, or where `memory` of `--node-config`
+   says.
 
 Nodes with data of their own: set `data = "package.module:function"`; the function gets the node's `--node-config`
 and returns `fedfi.ClientData` by client name. It is used where there is no `partition-id`.
-
-All on this machine, for trying: `fedfi flower up {package}/experiment.toml --nodes 4`.
 """
 
 
@@ -124,6 +167,8 @@ def write_app(
             method=settings.algorithm["name"],
             data=Path(settings.data.name).name,
             clients=settings.data.clients or "the data's own number of",
+            nodes=min(settings.data.clients or _NODES, _NODES),
+            out=config["out"],
             version=fedfi.__version__,
             flower=FLOWER,
         ),

@@ -117,8 +117,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], file: Path, *, clock: Clock 
 
 def _record_notes(engine: FlowerEngine, out: Path) -> None:
     for note in engine.take_notes():
-        _LOG.warning("%s", note)
-        RunDirectory(out).event("warning", text=note)
+        RunDirectory(out).event("warning" if note.odd else "note", text=note.text, time=round(note.time, 3))
 
 
 def _task_of_server(task: Task, roster: Roster, options: Options) -> Task:
@@ -158,7 +157,7 @@ def _dismiss_strangers(roster: Roster) -> None:
     """Nodes that came before the federation was known introduce themselves again, to be checked."""
     for node in {roster.where(client) for client in roster.clients} - {None}:
         assert node is not None  # taken out above
-        roster.forget(node, "is asked again, now that the federation is known")
+        roster.forget(node, "is asked again, now that the federation is known", odd=False)
 
 
 def _limits(options: Options) -> Limits:

@@ -15,6 +15,7 @@ from typing import Any
 from fedfi.errors import InputError
 
 LOOPBACK = ("localhost", "127.0.0.1")
+"""How a SuperLink reaches itself, for its own processes do so by its certificate, too."""
 
 
 def make_keys(out: Path, hosts: Sequence[str] = LOOPBACK, nodes: int = 1, days: int = 730) -> list[Path]:
@@ -26,7 +27,7 @@ def make_keys(out: Path, hosts: Sequence[str] = LOOPBACK, nodes: int = 1, days: 
 
     Args:
         out: A folder, new or empty.
-        hosts: Names and addresses by which nodes reach the SuperLink.
+        hosts: Names and addresses by which nodes reach the SuperLink; those of `LOOPBACK` are always added.
         nodes: How many.
         days: How long the certificates are valid.
 
@@ -73,7 +74,7 @@ def make_keys(out: Path, hosts: Sequence[str] = LOOPBACK, nodes: int = 1, days: 
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and CRLs
     root = certificate("fedfi federation", authority, authority, (x509.BasicConstraints(True, 0), True), (usage, True))
-    names = x509.SubjectAlternativeName([_general_name(x509, host) for host in hosts])
+    names = x509.SubjectAlternativeName([_general_name(x509, host) for host in dict.fromkeys([*hosts, *LOOPBACK])])
     own = certificate(
         hosts[0],
         server,

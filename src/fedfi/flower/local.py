@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -26,6 +27,7 @@ import tomli_w
 from fedfi.errors import InputError, RunError
 from fedfi.federation.checkpoint import write_atomically
 from fedfi.flower.keys import make_keys
+from fedfi.flower.words import WIDE, words
 
 CONNECTION = "fedfi"
 _MARK = "FEDFI_FLOWER"
@@ -63,14 +65,29 @@ class LocalFederation:
         """
         if nodes < 1:
             raise InputError(f"--nodes {nodes}: must be at least 1 (nearest valid: 1)")
-        _program("flower-superlink")
         LocalFederation.refuse(directory)
+        return LocalFederation._made(directory, nodes, insecure)
+
+    @staticmethod
+    def again(directory: Path) -> LocalFederation:
+        """The federation of a directory after its end, its nodes and keys, on ports that are free; starts nothing.
+
+        Raises:
+            InputError: If Flower is not installed, or there is no federation, or one that runs.
+        """
+        before = LocalFederation.open(directory)
+        before.refuse_running()
+        return LocalFederation._made(directory, before.nodes, before.insecure)
+
+    @staticmethod
+    def _made(directory: Path, nodes: int, insecure: bool) -> LocalFederation:
+        _program("flower-superlink")
         directory.mkdir(parents=True, exist_ok=True)
         port, *ports = _free_ports(nodes + 1)
         federation = LocalFederation(
             directory.resolve(), nodes, port, tuple(ports), insecure, f"{os.getuid()}-{secrets.token_hex(16)}"
         )
-        if not insecure and not (directory / "keys").exists():
+        if not insecure and not (directory / f"keys/node-{nodes - 1}").exists():
             make_keys(directory / "keys", nodes=nodes)
         connection: dict[str, object] = {"address": f"127.0.0.1:{port}"}
         if insecure:
@@ -108,9 +125,14 @@ class LocalFederation:
     def start(self) -> None:
         """Starts the SuperLink, makes the nodes known to it, and starts them.
 
+        What Flower remembers of an earlier start is removed: it would take nodes that were killed for active, and
+        refuse them. The run directory and what the nodes keep stay.
+
         Raises:
-            RunError: If a process ends at once, with the last lines of its log.
+            RunError: If the SuperLink ends at once, or refuses a node, with the reason.
         """
+        for remembered in self.directory.glob("superlink.db*"):
+            remembered.unlink()
         self.start_superlink()
         if not self.insecure:
             for i in range(self.nodes):
@@ -130,8 +152,10 @@ class LocalFederation:
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
         database = ["--database", str(self.directory / "superlink.db")]
         command = ["flower-superlink", *address, *database, *(["--insecure"] if self.insecure else secure)]
+        log = self.log("superlink")
+        begun = log.stat().st_size if log.exists() else 0
         process = self._start("superlink", command, self.directory / "home")
-        self._listening(process, "superlink", self.port)
+        self._listening(process, "superlink", self.port, begun)
         return process.pid
 
     def tend(self) -> list[int]:
@@ -172,13 +196,29 @@ class LocalFederation:
 
     @staticmethod
     def refuse(directory: Path) -> None:
-        """Refuses a folder with a federation that was not ended.
+        """Refuses a folder with a federation, as place of a new one.
+
+        Raises:
+            InputError: With how to end it or start it again.
+        """
+        if (directory / _STATE).exists():
+            LocalFederation.open(directory).refuse_running()
+            raise InputError(
+                f"{directory}: there is a federation, ended; start it again with `fedfi flower up --dir"
+                f" {shlex.quote(str(directory))}`, or name another folder with --dir"
+            )
+
+    def refuse_running(self) -> None:
+        """Refuses a federation of which any process runs.
 
         Raises:
             InputError: With how to end it.
         """
-        if (directory / _STATE).exists():
-            raise InputError(f"{directory}: there is a federation; end it with `fedfi flower down --dir {directory}`")
+        if self.processes():
+            raise InputError(
+                f"{self.directory}: there is a federation; end it with `fedfi flower down --dir"
+                f" {shlex.quote(str(self.directory))}`"
+            )
 
     def register(self, key: Path) -> None:
         """Makes a node known to the SuperLink by its public key.
@@ -187,11 +227,12 @@ class LocalFederation:
             RunError: If the SuperLink refuses.
         """
         command = [_program("flwr"), "supernode", "register", str(key.resolve()), CONNECTION]
+        environment = self.environment() | WIDE
         done = subprocess.run(  # elsewhere Flower takes a folder of the connection's name, such as a clone, for an app
-            command, env=self.environment(), cwd=self.directory, capture_output=True, text=True, check=False
+            command, env=environment, cwd=self.directory, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RunError(f"{key}: cannot be registered: {_last(done.stdout + done.stderr)}")
+            raise RunError(f"{key}: cannot be registered: {words(done.stdout + done.stderr)}")
 
     def run_command(self, *run_config: str, stream: bool = True) -> list[str]:
         """The command that runs the app; its environment is `environment`.
@@ -228,7 +269,7 @@ class LocalFederation:
         return found
 
     def down(self, patience: float = 10.0) -> int:
-        """Ends every process of the federation, and no other; gives their number.
+        """Ends every process of the federation, and no other; gives their number. `again` starts it anew.
 
         Args:
             patience: Seconds that they get to end by themselves.
@@ -247,8 +288,12 @@ class LocalFederation:
                 child.poll()  # else it stays a zombie
         for child in self.children.values():
             child.wait()
-        (self.directory / _STATE).unlink(missing_ok=True)
         return len(ended)
+
+    def discard(self) -> None:
+        """Ends it for good: its folder may hold another one."""
+        self.down()
+        (self.directory / _STATE).unlink(missing_ok=True)
 
     def listens(self) -> bool:
         """Whether the SuperLink can be reached."""
@@ -274,11 +319,13 @@ class LocalFederation:
         self.children[process.pid] = process
         return process
 
-    def _listening(self, process: subprocess.Popen[bytes], name: str, port: int, seconds: float = 60.0) -> None:
+    def _listening(self, process: subprocess.Popen[bytes], name: str, port: int, begun: int) -> None:
+        seconds = 60.0
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if process.poll() is not None:
-                raise RunError(f"{name} ended at once: {_last(self.log(name).read_text(errors='replace'))}")
+                told = self.log(name).read_bytes()[begun:].decode(errors="replace")  # not what an earlier one said
+                raise RunError(f"{name} ended at once: {words(told)}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.1)
@@ -321,7 +368,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
-
-
-def _last(text: str) -> str:
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-3:]) or "it says nothing"

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.disk import is_version, step_of
 from fedfi.engines.flower.door import Message, MessageType, bounded
+from fedfi.engines.flower.notes import Note
 from fedfi.engines.flower.replies import printable, read_replies
 from fedfi.engines.flower.roster import TRANSIENT, Clock, NodeId, Roster, sizes_of
 from fedfi.engines.flower.wire import Limits, Packer, Part
@@ -139,10 +140,10 @@ class FlowerEngine:
         self._versions: dict[str, str] = {}
         self._kept: dict[str, str] = {}  # versions of the checkpoint before the newest
         self._saved: dict[str, str] = {}  # and of the newest
-        self.notes: list[str] = []
         if roster is None:
             roster = Roster(grid, self._agreement, dict(sizes_of(task)), self._limits, self._clock)
         self.roster = roster
+        self.notes = roster.notes
 
     def clients(self) -> Sequence[str]:
         """All clients of the federation, whether their nodes are there or not."""
@@ -213,10 +214,9 @@ class FlowerEngine:
     def close(self) -> None:
         """Nothing is to be ended: the grid belongs to Flower."""
 
-    def take_notes(self) -> list[str]:
-        """The notes, of nodes too, which are gone afterwards."""
-        notes, self.notes = [*self.roster.take_notes(), *self.notes], []
-        return notes
+    def take_notes(self) -> list[Note]:
+        """The notes, which are gone afterwards; the log had them when it happened."""
+        return self.notes.take()
 
     # sending
 
@@ -254,7 +254,7 @@ class FlowerEngine:
             identifiers = [i for i in self._grid.push_messages([message]) if i]
         except Exception as error:  # whatever Flower's transport raises; it has tried again by itself
             identifiers = []
-            self.notes.append(f"a message to node {node} could not be sent: {type(error).__name__}: {error}")
+            self.notes.warn(f"a message to node {node} could not be sent: {type(error).__name__}: {error}")
         bundle = _Bundle(node, jobs, self.roster.arrivals(node), identifiers[0] if identifiers else "")
         for job in jobs:
             job.attempts += 1
@@ -316,7 +316,7 @@ class FlowerEngine:
     def _accept(self, turn: _Round, identifier: str, reply: Any) -> None:
         bundle = turn.bundles.pop(identifier, None)
         if bundle is None:
-            self.notes.append(f"node {reply.metadata.src_node_id} sent a reply that nobody waits for")
+            self.notes.warn(f"node {reply.metadata.src_node_id} sent a reply that nobody waits for")
             return
         if reply.has_error():
             reason = f"Flower's error {reply.error.code}: {printable(reply.error.reason)}"
@@ -347,7 +347,7 @@ class FlowerEngine:
                 text = f"client {job.client!r}: its memory is {str(job.version)[:40]!r}, which is not of this round"
                 job.done = Failure(job.client, "reply", text)
             if isinstance(head.get("note"), str):
-                self.notes.append(printable(head["note"], 500))
+                self.notes.warn(printable(head["note"], 500))
             job.bundle = None  # else jobs and bundle would hold each other, packets and replies with them
 
     def _finished(self, job: _Job) -> Reply | Failure:
@@ -364,7 +364,7 @@ class FlowerEngine:
     def _undelivered(self, turn: _Round, bundle: _Bundle, reason: str) -> None:
         turn.bundles.pop(bundle.identifier, None)
         who = ", ".join(repr(job.client) for job in bundle.jobs[:5])
-        self.notes.append(f"node {bundle.node} did not deliver the work of {who}: {reason}")
+        self.notes.warn(f"node {bundle.node} did not deliver the work of {who}: {reason}")
         for job in bundle.jobs:
             job.bundle, job.away_since = None, self._clock.now()
             if job.attempts >= self._patience.attempts:
@@ -408,8 +408,8 @@ class FlowerEngine:
             self.roster.refresh()
         except Exception as error:  # whatever Flower's transport raises; it has tried again by itself
             note = f"the nodes cannot be listed: {type(error).__name__}: {error}"
-            if note not in self.notes[-1:]:
-                self.notes.append(note)
+            if note != self.notes.last:
+                self.notes.warn(note)
             return False
         return True
 

@@ -10,9 +10,10 @@ from typing import Any
 from fedfi.data.ratings import RatingsData
 from fedfi.engines.flower.agreement import Agreement
 from fedfi.engines.flower.door import Message, MessageType, bounded
+from fedfi.engines.flower.notes import Notes
 from fedfi.engines.flower.replies import printable
 from fedfi.engines.flower.wire import Limits, pack, unpack
-from fedfi.errors import RunError
+from fedfi.errors import RunError, counted
 from fedfi.federation.packet import PacketError
 from fedfi.federation.task import Task
 
@@ -47,7 +48,7 @@ class Roster:
             where it brings its own; without this, any client is welcome.
         limits: What an introduction may hold.
         clock: Time.
-        notes: What happened to nodes since this was last read: joined, left, moved, refused.
+        notes: What happened to nodes: joined, left, moved, refused.
     """
 
     grid: Any
@@ -55,7 +56,7 @@ class Roster:
     sizes: Mapping[str, tuple[int, int] | None] | None = None
     limits: Limits = field(default_factory=Limits)
     clock: Clock = field(default_factory=Clock)
-    notes: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
     _asked: dict[str, NodeId] = field(default_factory=dict)
     _refused: dict[NodeId, str] = field(default_factory=dict)
     _clients: dict[NodeId, dict[str, tuple[int, int]]] = field(default_factory=dict)
@@ -100,8 +101,14 @@ class Roster:
         for identifier in list(self._asked):
             self._pull(identifier)
 
-    def forget(self, node: NodeId, why: str) -> None:
-        """A node that is not there any more; it may introduce itself again."""
+    def forget(self, node: NodeId, why: str, *, odd: bool = True) -> None:
+        """A node that is not there any more; it may introduce itself again.
+
+        Args:
+            node: Which.
+            why: What is noted of it.
+            odd: Whether that is a warning.
+        """
         for client in self._clients.pop(node, {}):
             if self._holder.get(client) == node:
                 del self._holder[client]
@@ -109,7 +116,7 @@ class Roster:
                 if holders:  # it took the client over from one that is still there
                     self._holder[client] = holders[-1]
         self._own.discard(node)
-        self.notes.append(f"node {node} {why}")
+        (self.notes.warn if odd else self.notes.tell)(f"node {node} {why}")
 
     def wait(self, clients: Iterable[str] | None, count: int, seconds: float) -> None:
         """Waits until enough clients are there.
@@ -135,11 +142,6 @@ class Roster:
                 refused = "".join(f"; node {n} was refused: {why}" for n, why in self._refused.items())
                 raise RunError(f"after {seconds:g} s {len(there)} of {count} clients are there{told}{refused}")
             self.clock.sleep(0.2)
-
-    def take_notes(self) -> list[str]:
-        """The notes, which are gone afterwards."""
-        notes, self.notes = self.notes, []
-        return notes
 
     def _ask(self, node: NodeId) -> None:
         message = Message(pack({}), node, MessageType.QUERY, ttl=_INTRODUCTION)
@@ -185,9 +187,10 @@ class Roster:
         for client in clients:
             before = self._holder.get(client)
             if before is not None:
-                self.notes.append(f"client {client!r} moved from node {before} to node {node}")
+                self.notes.warn(f"client {client!r} moved from node {before} to node {node}")
             self._holder[client] = node
-        self.notes.append(f"node {node} joined with {len(clients)} clients: {printable(', '.join(list(clients)[:5]))}")
+        held = printable(", ".join(list(clients)[:5])) + ", ..." * (len(clients) > 5)
+        self.notes.tell(f"node {node} joined with {counted(len(clients), 'client')}: {held}")
 
     def _agreed(self, about: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         clients = _sizes(about.get("clients"))
@@ -197,7 +200,7 @@ class Roster:
             if difference:
                 raise PacketError(difference)
             if theirs.torch != self.agreement.torch:
-                self.notes.append(f"a node has torch {theirs.torch}, the server {self.agreement.torch}")
+                self.notes.warn(f"a node has torch {theirs.torch}, the server {self.agreement.torch}")
         for client, size in clients.items() if self.sizes is not None else ():
             if self.sizes is None or client not in self.sizes:
                 raise PacketError(f"it holds client {client!r}, which is not of this federation")
@@ -212,7 +215,7 @@ class Roster:
     def _refuse(self, node: NodeId, why: str) -> None:
         why = printable(why)
         self._refused[node] = why
-        self.notes.append(f"node {node} is refused: {why}")
+        self.notes.warn(f"node {node} is refused: {why}")
 
 
 def sizes_of(task: Task) -> dict[str, tuple[int, int]]:
