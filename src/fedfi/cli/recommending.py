@@ -20,6 +20,7 @@ from fedfi.errors import InputError, RunError, some, unknown
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import ScoresItems
 from fedfi.federation.checkpoint import write_output
+from fedfi.federation.ranking import broken
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.samedata import check_same_data, recorded_ratings
 from fedfi.federation.saved import last_state
@@ -146,7 +147,7 @@ def _ranked(
     for user, packet in jobs:
         own = data.clients[user]
         scores = method.client_scores(packet, engine.client(user, packet, rounds)).double()
-        if not bool((scores < torch.inf).all()):  # no number, or beyond all numbers
+        if bool(broken(scores[None]).any()):  # as in an evaluation, where such a user counts as failed
             yield Ranked(user, [], broken=True)
             continue
         known = torch.tensor([*own.train.tolist(), own.validation, own.test])
