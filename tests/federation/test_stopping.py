@@ -16,6 +16,7 @@ from fedfi.cli.summary import values_of
 from fedfi.engines.local import LocalEngine
 from fedfi.errors import InputError, RunError
 from fedfi.federation import loop as running
+from fedfi.federation.algorithm import Failure
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import read_lines
 from fedfi.federation.run import run
@@ -99,12 +100,50 @@ def test_a_best_round_that_was_not_kept_in_time_is_kept_when_the_run_goes_on(scr
     assert (tmp_path / "checkpoints" / kept.name).exists()
 
 
-def test_a_lost_best_round_is_said(scripted, tmp_path):
+@pytest.mark.parametrize(("spoil", "said"), [("cut", "cannot be used: .*is damaged"), ("remove", "is lost")])
+def test_a_lost_best_round_is_said_before_any_round_is_done(scripted, tmp_path, spoil, said):
+    """No round to come can make it good, so none is done; and what to do is said."""
     run(FedAvg(), task(), rounds=4, out=tmp_path, evaluate=WAITING)
     (kept,) = (tmp_path / "checkpoints").glob("best-*")
-    kept.write_bytes(kept.read_bytes()[:-1])
-    with pytest.raises(RunError, match="the checkpoint of the best round, 2, is lost or damaged"):
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-1]) if spoil == "cut" else kept.unlink()
+    lines = (tmp_path / "metrics.jsonl").read_bytes()
+    told = f"the checkpoint of the best round, 2, {said}; put it back from a copy .* or begin the run anew"
+    with pytest.raises(RunError, match=told):
         run(FedAvg(), task(), rounds=8, out=tmp_path, evaluate=WAITING, resume=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == lines
+    kept.write_bytes(content)
+    assert run(FedAvg(), task(), rounds=8, out=tmp_path, evaluate=WAITING, resume=True).best == 2
+
+
+def test_a_damaged_best_round_after_the_checkpoint_that_is_left_is_made_again(scripted, tmp_path):
+    """Both names of the newest checkpoint are one file; the round before it does it again, and chooses it again."""
+    run(FedAvg(), task(), rounds=2, out=tmp_path, evaluate=WAITING)
+    for path in (tmp_path / "checkpoints").glob("*-000002-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert run(FedAvg(), task(), rounds=8, out=tmp_path, evaluate=WAITING, resume=True).best == 2
+
+
+def test_nobody_to_judge_is_no_wrong_setting(monkeypatch, tmp_path):
+    """Where everybody fails there is no number of any name; the run goes on, and its patience ends as for NaN."""
+
+    def judge(self, state, round):
+        if round < 2:
+            return {"validation/hr@10": 0.5}
+        self._failed(Failure("0", "client_evaluate", "its values are not numbers"), round)
+        return {}
+
+    monkeypatch.setattr(running.Loop, "_judge", judge)
+    watched = Evaluate(best="validation/hr@10", patience=3)
+    result = run(FedAvg(), task(), rounds=9, out=tmp_path, evaluate=watched)
+    assert (result.best, len(result.metrics)) == (1, 4)
+    warned = [e for e in read_lines(tmp_path / "events.jsonl") if e["event"] == "warning"]
+    assert [(e["round"], e["key"]) for e in warned] == [(3, "unjudged"), (4, "unjudged")]
+    assert (
+        "after round 3 nobody could be judged: client '0', 1 time in client_evaluate: its values" in warned[0]["text"]
+    )
+    again = run(FedAvg(), task(), rounds=9, out=tmp_path, evaluate=watched, resume=True)
+    assert len(again.metrics) == 4
 
 
 def test_the_best_state_has_the_clients_memory_of_its_round(tmp_path):

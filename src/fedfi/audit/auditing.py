@@ -34,6 +34,7 @@ from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
+from fedfi.federation.samedata import check_same_data
 from fedfi.federation.task import Task
 from fedfi.federation.training import batch_positions, step_count
 from fedfi.federation.workbench import Workbench, fresh_workbench
@@ -99,7 +100,9 @@ def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, 
     seen = Recorder(LocalEngine(method, task, seed=settings.seed))
     quiet = Evaluate(levels=False, local=False)
     try:
-        if fresh:
+        if not fresh:
+            check_same_data(directory, task.data)
+        else:
             return seen, run(method, task, rounds=rounds, seed=settings.seed, evaluate=quiet, engine=seen).state
         with tempfile.TemporaryDirectory(prefix="fedfi-audit-") as folder:
             copy = Path(folder) / "run"

@@ -206,10 +206,14 @@ def recommend(
     user: Annotated[str | None, typer.Option(help="Whose recommendations to print.", show_default=False)] = None,
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many items a user.")] = 10,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE.csv", help="Write those of all users.")
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE.csv", help="Write them as csv: those of all users, or of --user."),
     ] = None,
 ) -> None:
-    """Recommend items to the users of a run, by its last checkpoint."""
+    """Recommend items to the users of a run.
+
+    By its best round where one is chosen, else by its newest checkpoint; users and items are those it began with.
+    """
     from fedfi.cli.recommending import recommend as recommend_
 
     recommend_(directory, user, count, out)

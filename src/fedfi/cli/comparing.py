@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fedfi import registry
 from fedfi.cli.exits import note_workers, quoted, stoppable
-from fedfi.cli.running import check_same_split, check_writable, remembered
+from fedfi.cli.running import check_writable, remembered
 from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
 from fedfi.engines.workplace import one_thread
@@ -23,6 +23,7 @@ from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.failing import reasons
 from fedfi.federation.record import finite
 from fedfi.federation.rng import keyed_generator
+from fedfi.federation.samedata import check_same_data
 from fedfi.importing import importing_from
 from fedfi.parallel import Work, in_processes
 from fedfi.progress import loading, progress
@@ -218,7 +219,7 @@ def _works_on(planned: list[Planned], loaded: Loaded, data: Any, seed: int, shar
 
         def work(tell: Any, p: Planned = p, task: Any = task) -> None:
             if p.state == "begun":
-                check_same_split(p.directory, task)
+                check_same_data(p.directory, task.data)
             else:
                 _clear(p.directory)
             execute(p.experiment, task, p.directory, resume=p.state == "begun", observe=tell)

@@ -15,14 +15,16 @@ from torch import nn
 from fedfi import registry
 from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
+from fedfi.cli.exits import quoted
 from fedfi.cli.running import remembered
-from fedfi.data.inputs import METADATA
-from fedfi.errors import InputError, unknown
+from fedfi.data.inputs import FILE, METADATA
+from fedfi.errors import InputError, PlaceError, unknown
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import DefinesLevels, DeploysNetwork, HasLevels
 from fedfi.federation.checkpoint import serialised, write_output
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet
+from fedfi.federation.samedata import check_same_data
 from fedfi.federation.saved import last_state
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
@@ -54,6 +56,11 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
                 f"{directory}: has no trained model to export: under {_keeper(experiment)} trained models are the"
                 " clients' own, and the server only knows the initialisation"
             )
+        if experiment.method.data_kind == "ratings" and out.suffix == ".pt2":
+            raise InputError(
+                f"--out {out}: a recommender's model is a table of items, no program: write the table to a .safetensors"
+                f" file, or ask the run: `fedfi recommend {quoted(directory)} --out FILE.csv`"
+            )
         _export(experiment, directory, capacity, out, quiet)
 
 
@@ -70,9 +77,10 @@ def _export(experiment: Experiment, directory: Path, capacity: str | None, out: 
     task = experiment.task()
     module, about = _module(experiment, task, directory, capacity)
     module.eval()
-    if (inputs := task.data.inputs_record()) is not None:
-        about[METADATA] = json.dumps(inputs)
+    if (inputs := _inputs(directory, task)) is not None:
+        about[METADATA] = inputs
     if has_static_norms(module) and task.examples.validation is not None:
+        check_same_data(directory, task.data)
         take_statistics(task, module, task.examples.validation)
         keep_statistics(module)
     program = out.suffix == ".pt2"
@@ -81,7 +89,19 @@ def _export(experiment: Experiment, directory: Path, capacity: str | None, out: 
     if not quiet:
         count = sum(p.numel() for p in module.parameters())
         held = sum(int((p != 0).sum()) for p in module.parameters())
-        print(f"{out}: {count:,} parameters, {held:,} of them not zero, after round {about['round']}")
+        untrained = "" if int(about["round"]) else ": nothing is trained yet"
+        print(f"{out}: {count:,} parameters, {held:,} of them not zero, after round {about['round']}{untrained}")
+
+
+def _inputs(directory: Path, task: Task) -> str | None:
+    """What makes inputs of rows, as the run wrote it down when it began; as data are now where it did not."""
+    try:
+        return (directory / FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        record = task.data.inputs_record()
+        return None if record is None else json.dumps(record)
+    except (OSError, ValueError) as error:
+        raise PlaceError(f"{directory / FILE}: cannot be read: {error}") from error
 
 
 def _module(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedfi.federation.divergence import DIVERGENCE, short
-from fedfi.federation.failing import reasons
+from fedfi.federation.failing import UNJUDGED, reasons
+from fedfi.federation.spent import privacy
 from fedfi.report.reading import percent, read_run, size
 
 _JUDGED = (
@@ -23,6 +24,7 @@ def print_result(directory: Path) -> None:
     from rich.table import Table
 
     run = read_run(directory)
+    warnings = run.of_kind("warning")
     table = Table("", "accuracy", "loss", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -38,22 +40,26 @@ def print_result(directory: Path) -> None:
         for name, prefix in (("test items", "ranking"), ("validation items", "validation")):
             table.add_row(name, *(f"{run.result[f'{prefix}/{key}@10']:.4f}" for key in ("hr", "ndcg", "mrr")))
     console = Console(highlight=False, soft_wrap=True)
+    unjudged = [w for w in warnings if w.get("key") == UNJUDGED]
     if run.result:
         console.print(table)
+    elif unjudged:
+        console.print("no result: in no evaluation could anybody be judged", markup=False)
     chosen = f"; round {run.result['round']} is the best by {run.chosen_by}" if run.chosen_by and run.result else ""
     ended = ", then stopped" if run.stopped else ""
     console.print(f"rounds: {run.rounds}{ended}, {run.total('seconds'):.1f} s{chosen}", markup=False)
     console.print(f"traffic: {size(run.total('bytes/up'))} up, {size(run.total('bytes/down'))} down")
-    if "privacy/epsilon" in run.result:
-        epsilon, delta = run.result["privacy/epsilon"], run.result["privacy/delta"]
-        console.print(f"privacy of a client: epsilon {epsilon:.3f}, delta {delta:g}")
+    if (promised := privacy(run.spent)) is not None:
+        console.print(f"privacy of a client: {promised}")
     failures = run.of_kind("failure")
     console.print(f"client failures: {len(failures)}")
     for reason in reasons(failures):
         console.print(f"  {reason}", markup=False)
-    warnings = run.of_kind("warning")
     astray = [w for w in warnings if w.get("key") == DIVERGENCE]
-    if astray:
-        console.print(f"warning: {astray[-1]['text']}", markup=False)
-    if len(warnings) > len(astray):
-        console.print(f"warnings: {len(warnings) - len(astray)}, see {directory / 'events.jsonl'}", markup=False)
+    for said in (astray, unjudged):
+        if said:
+            console.print(f"warning: {said[-1]['text']}", markup=False)
+    if len(warnings) > len(astray) + len(unjudged):
+        console.print(
+            f"warnings: {len(warnings) - len(astray) - len(unjudged)}, see {directory / 'events.jsonl'}", markup=False
+        )

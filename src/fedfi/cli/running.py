@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from fedfi import registry
 from fedfi.cli.exits import note_workers, quoted, stoppable
@@ -16,13 +15,12 @@ from fedfi.errors import InputError, OutputError, RunError
 from fedfi.executing import execute, rounds_done
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
+from fedfi.federation.samedata import check_same_data
 from fedfi.federation.sampling import round_size
 from fedfi.federation.saved import check_finished
 from fedfi.federation.task import Task
 from fedfi.importing import importing_from
 from fedfi.progress import loading, progress
-
-_INDICES = ("hash", "size")
 
 
 def start(file: Path, overrides: list[str], out: Path | None, workers: int, quiet: bool) -> None:
@@ -90,7 +88,7 @@ def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> No
         experiment = experiment.changed({"rounds": rounds})
     loading(experiment.settings.data.name, quiet)
     task = experiment.task()
-    check_same_split(directory, task)
+    check_same_data(directory, task.data)
     _run(experiment, task, directory, workers, quiet, done=done)
 
 
@@ -130,40 +128,6 @@ def finished(directory: Path, rounds: int) -> int | None:
         return None
     events = read_lines(directory / "events.jsonl")
     return next((e.get("stopped", rounds) for e in events if e["event"] == "done" and e["rounds"] == rounds), None)
-
-
-def check_same_split(directory: Path, task: Task) -> None:
-    """Checks that the data are still those that a run began with.
-
-    Raises:
-        InputError: Naming the first client whose examples differ.
-    """
-    import json
-
-    path = directory / "split.json"
-    if not path.exists():
-        return
-    now = task.data.split_record()
-    try:
-        before = json.loads(path.read_text())
-        parts = [("test", before["test"], now["test"]), ("validation", before["validation"], now["validation"])]
-        for client in {**before["clients"], **now["clients"]}:
-            parts.append((f"client {client!r}", before["clients"].get(client), now["clients"].get(client)))
-        differing = [name for name, old, new in parts if _hashes(old) != _hashes(new)]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: is damaged ({type(error).__name__}: {error}); remove it to go on unchecked"
-        ) from error
-    if differing:
-        raise InputError(f"{path}: the examples of {differing[0]} are not those that the run began with")
-
-
-def _hashes(part: Mapping[str, Any] | None) -> Any:
-    if part is None:
-        return None
-    if "hash" in part:
-        return [part[key] for key in _INDICES]
-    return {name: _hashes(value) for name, value in part.items()}
 
 
 def _report(out: Path) -> str:

@@ -53,9 +53,9 @@ def values_of(run: RunRecord, last: int) -> dict[str, float]:
     for key in lines[-1] if lines else ():
         found = [line[key] for line in lines if key in line]
         if key not in ("round", *_TOTALS):
-            # a budget is spent, not judged: what counts is what it came to
-            values[key] = found[-1] if key.startswith("privacy/") else sum(found) / len(found)
+            values[key] = sum(found) / len(found)
     values |= {key: run.total(key) for key in _TOTALS}
+    values |= run.spent  # not judged: what counts is what all rounds came to
     values["failures"] = float(len(run.of_kind("failure")))
     return values
 

@@ -188,6 +188,35 @@ class RatingsData:
         """None: it is `fedfi recommend` that uses a run of ratings."""
         return None
 
+    @staticmethod
+    def of_record(record: Mapping[str, Any]) -> RatingsData:
+        """The data of which `split_record` made a record.
+
+        Args:
+            record: With the names of all items, of users whose interactions are known.
+
+        Raises:
+            InputError: If they do not fit each other.
+            LookupError: If something is missing.
+        """
+        clients = record["clients"]
+        held = {
+            name: [np.array(own[name]["indices"], dtype=np.int64) for own in clients.values()]
+            for name in ("train", "validation", "test")
+        }
+        return RatingsData(
+            users=tuple(clients),
+            items=tuple(record["items"]["names"]),
+            train=tuple(held["train"]),
+            validation=np.concatenate(held["validation"]),
+            test=np.concatenate(held["test"]),
+            negatives=record["negatives"]["from"],
+            per_positive=record["negatives"]["per_positive"],
+            name=record["name"],
+            origin=record["origin"],
+            warnings=tuple(record["warnings"]),
+        )
+
     def split_record(self) -> dict[str, Any]:
         """Who holds which items, for ``split.json``, with the warnings."""
         rows = zip(self.users, self.train, self.validation, self.test, strict=True)
@@ -196,7 +225,11 @@ class RatingsData:
             "name": self.name,
             "origin": dict(self.origin),
             "warnings": list(self.warnings),
-            "items": {"size": len(self.items), "hash": _digest("\0".join(self.items).encode())},
+            "items": {
+                "size": len(self.items),
+                "hash": _digest("\0".join(self.items).encode()),
+                "names": list(self.items),
+            },
             "negatives": {"from": self.negatives, "per_positive": self.per_positive},
             "clients": dict.fromkeys(self.users, "elsewhere")
             if self.elsewhere

@@ -131,6 +131,13 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
             raise InputError(f"{cls.__name__}: {unknown('preset', name, cls.presets) if cls.presets else no}")
         return cls(**with_preset(cls.presets[name], options))
 
+    def loads(self) -> tuple[str, ...]:
+        """Modules that rounds load when they first need them, and that are slow to load; `federation.warming` has some.
+
+        A run loads them before its first round, whose time would hold them otherwise.
+        """
+        return ()
+
     @abstractmethod
     def init(self, task: Task, rng: torch.Generator) -> State:
         """The server's state before the first round."""

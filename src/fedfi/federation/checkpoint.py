@@ -231,9 +231,15 @@ def load_best(directory: Path, template: Any) -> tuple[int, Any] | None:
             for store, described in zip(row_stores(content), _described_rows(structure), strict=True):
                 store.restore(described)
         except (PacketError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RunError(f"the checkpoint of the best round, {path}, cannot be used: {error}") from error
+            number = int(path.name.split("-")[1])
+            raise RunError(f"the checkpoint of the best round, {number}, cannot be used: {path}: {error}") from error
         return int(packet.scalars["rounds"]), content
     return None
+
+
+def best_rounds(directory: Path) -> list[int]:
+    """Of which rounds `keep_best` kept a checkpoint, the latest first, by name alone."""
+    return [int(path.name.split("-")[1]) for path in _kept(directory)]
 
 
 def _kept(directory: Path) -> list[Path]:

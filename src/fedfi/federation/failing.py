@@ -9,6 +9,8 @@ from typing import Any
 from fedfi.errors import first_line, some
 from fedfi.importing import place
 
+UNJUDGED = "unjudged"
+"""Key of the warning in `events.jsonl` that in an evaluation nobody could be judged."""
 _SHOWN = 5
 _LONGEST = 300
 _ADVICE = (
@@ -46,6 +48,16 @@ def reasons(failures: Iterable[Mapping[str, Any]]) -> list[str]:
     often = sorted(kinds.values(), key=lambda same: -len(same))
     lines = [_line(same) for same in often[:_SHOWN]]
     return lines + ([f"{len(often) - _SHOWN} more reasons"] if len(often) > _SHOWN else [])
+
+
+def unjudged(failures: Iterable[Mapping[str, Any]], round: int) -> str:
+    """What to say of an evaluation in which everybody failed.
+
+    Args:
+        failures: As for `reasons`, those of the evaluation.
+        round: After which it was, from 1.
+    """
+    return f"after round {round} nobody could be judged: {'; '.join(reasons(failures))}"
 
 
 def _kind(failure: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from fedfi.federation.divergence import DIVERGENCE, divergence
 from fedfi.federation.engine import Engine, Split, Work
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.exhibits import Exhibition
+from fedfi.federation.failing import UNJUDGED, unjudged
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
 from fedfi.federation.ranking import judge_clients
 from fedfi.federation.record import RunDirectory
@@ -111,7 +112,6 @@ class Loop:
             if begun:
                 first, state = self._resume(state, rounds)
                 lines = self.directory.read_metrics()
-                self._resume_best(lines, first, state)
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
                 if resume:
@@ -122,20 +122,25 @@ class Loop:
         done = first
         while done < rounds and not self.best.gives_up(lines):
             round, done = done, done + 1
-            started = time.perf_counter()
+            started, nobody = time.perf_counter(), False
             self.exhibition.before(state, round)
             with about("algorithm", "model"):
                 state, metrics = self._round(state, round)
             self.exhibition.after(state, round)
             judging = done % self.evaluate.every == 0 or done == rounds
+            failed = len(self.failures)
             if judging:
-                metrics |= self._judge(state, round)
+                metrics |= (judged := self._judge(state, round))
+                nobody = not judged and len(self.failures) > failed
             line = {"round": done, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
             self._note_divergence(lines)
             if self.directory:
                 self.directory.metrics(line)
-            better = self.best.found(lines, judging)
+            if nobody:
+                text = unjudged(map(dataclasses.asdict, self.failures[failed:]), done)
+                self._event("warning", round=done, key=UNJUDGED, text=text)
+            better = self.best.found(lines, judging and not nobody)
             if done % self.checkpoint_every == 0 or done == rounds or better or self.best.gives_up(lines):
                 content = self._save(done, state)
                 if better:
@@ -289,6 +294,9 @@ class Loop:
         rounds, content = load(self.directory, Content(state), notes.append)
         if until < rounds:
             raise InputError(f"rounds = {until}: the run has {rounds} (nearest valid: {rounds})")
+        self.directory.check_metrics(content.metrics_size)
+        lines = [line for line in self.directory.read_metrics() if line["round"] <= rounds]
+        self._resume_best(lines, rounds, content.state)
         self.directory.rewind(content.metrics_size)
         self.directory.complete(self.written, self.task.data)
         for note in notes:
@@ -304,7 +312,11 @@ class Loop:
             attach_all(checkpoint.row_stores(other), self.directory.rows)
             return Content(other)
 
-        self.best.resume(lines, rounds, Content(state), fresh, lambda c: self.algorithm.global_model(c.state))
+        assert self.directory is not None
+        try:
+            self.best.resume(lines, rounds, Content(state), fresh, lambda c: self.algorithm.global_model(c.state))
+        except RunError as error:  # before anything is written, and before rounds are done in vain
+            raise RunError(f"{error}; {self.directory.restored()}") from error
 
     def _numbers(self, metrics: Metrics, round: int) -> dict[str, float]:
         numbers = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,19 @@ def judge_scores(scores: Tensor, of: Interactions, rows: Ints, validation: Ints,
     found = {f"validation/{k}": v for k, v in ranking_metrics(ranks(scores, first, users, trained)).items()}
     users, hidden = torch.cat([users, torch.arange(len(rows))]), torch.cat([trained, first])
     return {**ranking_metrics(ranks(scores, last, users, hidden)), **found}
+
+
+def broken(scores: Tensor) -> Tensor:
+    """Whose scores rank nothing, since one is no number or beyond all numbers: bool `[clients]`.
+
+    An item may have a score below all numbers: that it is not to be recommended.
+
+    Args:
+        scores: `[clients, items]`.
+    """
+    if math.isfinite(float(scores.sum())):  # one pass
+        return torch.zeros(len(scores), dtype=torch.bool)
+    return ~(scores < torch.inf).all(1)
 
 
 def judge_clients(

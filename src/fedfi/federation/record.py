@@ -163,6 +163,10 @@ class RunDirectory:
         kept = f" (its model is still in {model})" if model.exists() else ""
         return f"begin the run anew in another directory, such as `fedfi run {file} --out {_other(self.path)}`{kept}"
 
+    def restored(self) -> str:
+        """What to do where a file is lost or damaged without which a run cannot go on."""
+        return f"put it back from a copy of the directory, or {self.anew()}"
+
     def rewind(self, size: int) -> None:
         """Cuts `metrics.jsonl` back to what it was at a checkpoint, and `events.jsonl` to its last whole line.
 

@@ -26,9 +26,11 @@ from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.loop import Loop, Observer, RunResult
 from fedfi.federation.record import RunDirectory
 from fedfi.federation.rng import keyed_generator
+from fedfi.federation.samedata import check_same_data
 from fedfi.federation.sampling import round_size
 from fedfi.federation.task import Task
 from fedfi.federation.trial import try_out
+from fedfi.federation.warming import load_before
 from fedfi.progress import progress as showing
 
 
@@ -72,7 +74,8 @@ def run(
         The model, the numbers of each round, and all failures.
 
     Raises:
-        InputError: If an argument is out of range, or `out` is not empty (without `resume`).
+        InputError: If an argument is out of range, `out` is not empty (without `resume`), or the data are not those
+            that the run began with.
         RunError: If a round has fewer than `min_replies` valid replies, or the disk refuses.
     """
     evaluate = Evaluate() if evaluate is None else evaluate
@@ -105,9 +108,12 @@ def run(
                 start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
             if out:
                 directory = _open(Path(out), task, config, resume)
+                if resume and owned:  # another engine's data may be elsewhere
+                    check_same_data(Path(out), task.data)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
             loop.notes = odd + held + notes_on_method(algorithm, engine.clients())
+            load_before(algorithm, task)
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])
     except OSError as error:

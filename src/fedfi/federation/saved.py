@@ -68,7 +68,10 @@ def last_state(
             check_config(directory, settings(config), _OF_THE_LOOP, written)
         state = algorithm.init(task, keyed_generator(seed, "server", "init"))
         attach_all(checkpoint.row_stores(state), directory.rows, read_only=True)
-        kept = checkpoint.load_best(directory.checkpoints, Content(state))
+        try:
+            kept = checkpoint.load_best(directory.checkpoints, Content(state))
+        except RunError as error:
+            raise RunError(f"{error}; {directory.restored()}") from error
         rounds, content = kept or load(directory, Content(state), lambda _: None, read_only=True)
     finally:
         directory.close()

@@ -47,13 +47,21 @@ class BestRound:
 
     def gives_up(self, lines: Lines) -> bool:
         """Whether the last round was judged, and the best one is at least `patience` rounds behind it."""
-        if self._key is None or self._patience is None or not lines or self._key not in lines[-1]:
+        if self._key is None or self._patience is None or not lines or not self._judged(lines[-1]):
             return False
-        best = best_line(lines, self._key) or next(line for line in lines if self._key in line)
+        best = best_line(lines, self._key) or next(line for line in lines if self._judged(line))
         return bool(lines[-1]["round"] - best["round"] >= self._patience)
+
+    def _judged(self, line: Mapping[str, Any]) -> bool:
+        """Whether a round was judged, if only to find that nobody could be."""
+        return self._key in line or line["round"] % self._every == 0
 
     def found(self, lines: Lines, judged: bool) -> bool:
         """Whether the last round is the best so far.
+
+        Args:
+            lines: The run's lines.
+            judged: Whether it was judged, and somebody could be.
 
         Raises:
             InputError: If it was judged, but the number is not among what was found.
@@ -77,8 +85,8 @@ class BestRound:
     ) -> None:
         """Finds the kept model of a run again.
 
-        Where the best round's checkpoint is not there, since the run went back before it, it is made again by the
-        rounds to come.
+        Where a later round was kept instead, since the run went back before that, it is made again by the rounds to
+        come.
 
         Args:
             lines: The run's lines.
@@ -86,6 +94,9 @@ class BestRound:
             content: What their checkpoint held.
             fresh: Makes content of the same kind, with the run's tables of rows.
             model: The model of such content.
+
+        Raises:
+            RunError: If the best round's checkpoint is lost or damaged, which no round to come can make good.
         """
         best = best_line(lines, self._key) if self._key else None
         if best is None or self._directory is None:
@@ -93,13 +104,13 @@ class BestRound:
         if best["round"] == rounds:  # perhaps the run ended before it was kept
             self.keep(rounds, content, model(content))
             return
-        try:
-            kept = checkpoint.load_best(self._directory, fresh())
-        except RunError:
-            kept = None
-        if kept and kept[0] == best["round"]:
-            self._model = model(kept[1])
-            checkpoint.pin(content, kept[1])
+        if any(number > rounds for number in checkpoint.best_rounds(self._directory)):
+            return
+        kept = checkpoint.load_best(self._directory, fresh())
+        if kept is None or kept[0] != best["round"]:
+            raise self._lost(best)
+        self._model = model(kept[1])
+        checkpoint.pin(content, kept[1])
 
     def result(self, lines: Lines, last: Tree) -> tuple[Tree, int | None]:
         """The model to deploy, and the best round where one is chosen.
@@ -111,5 +122,8 @@ class BestRound:
         if best is None:
             return last, None
         if self._model is None:
-            raise RunError(f"{self._directory}: the checkpoint of the best round, {best['round']}, is lost or damaged")
+            raise self._lost(best)
         return self._model, int(best["round"])
+
+    def _lost(self, best: Mapping[str, Any]) -> RunError:
+        return RunError(f"{self._directory}: the checkpoint of the best round, {best['round']}, is lost")

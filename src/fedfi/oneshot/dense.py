@@ -28,6 +28,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.oneshot.distilling import mean_logits
 from fedfi.oneshot.generating import Stages, distil_on_generated
 from fedfi.oneshot.means import mean
@@ -54,6 +55,10 @@ class DENSE(OneShot):
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""
         return ()
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need."""
+        return (OPTIMIZERS,)
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Distils from the mean."""

@@ -35,6 +35,7 @@ from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.task import Task
 from fedfi.federation.training import train_locally
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
 from fedfi.oneshot.fedfisher import descend
 from fedfi.oneshot.laplace import NEEDS, Component, Curvature, log_posterior_slope
@@ -82,6 +83,10 @@ class FedBEns(Merging[FedBEnsState]):
     def needs(self) -> tuple[str, ...]:
         """What the curvature is made of."""
         return NEEDS[self.fisher][self.curvature]
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need."""
+        return (OPTIMIZERS,)
 
     def init(self, task: Task, rng: torch.Generator) -> FedBEnsState:
         """M freshly initialised models; the first is every other method's."""

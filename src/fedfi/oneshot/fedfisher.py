@@ -34,6 +34,7 @@ from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.oneshot.matrices import factors_by_layer, matrix_of, split
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
@@ -168,6 +169,10 @@ class FedFisher(OneShot):
         if self.curvature == "kfac":
             return ("exact-kfac",) if self.fisher == "exact" else ("kfac",)
         return ("exact",) if self.fisher == "exact" else ("fisher",)
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need."""
+        return (OPTIMIZERS,)
 
     def merge(self, uploads: Sequence[Upload], context: Context) -> Merged:
         """Descends from the mean."""

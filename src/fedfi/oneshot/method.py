@@ -23,6 +23,7 @@ from fedfi.federation.rng import keyed_generator, keyed_global_rng
 from fedfi.federation.shared import place_of
 from fedfi.federation.task import Task
 from fedfi.federation.training import Trained, train_locally
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Workbench, fresh_workbench
 from fedfi.oneshot.improving import Distil, Improvements, improved
 from fedfi.oneshot.server import Server
@@ -106,6 +107,10 @@ class Merging(Algorithm[State], ABC):
 
     takes_widths: ClassVar[bool] = False
     """Whether models of other widths than the server's can be merged."""
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need, where the merged model is taught."""
+        return () if self.distil == "no" else (OPTIMIZERS,)
 
     @abstractmethod
     def needs(self) -> tuple[str, ...]:

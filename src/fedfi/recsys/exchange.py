@@ -29,6 +29,7 @@ from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
+from fedfi.federation.warming import SCIPY
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import BACKBONES, Backbone
 from fedfi.recsys.graph import Graph
@@ -120,6 +121,10 @@ class Exchange(Recommender[ExchangeState]):
     @abstractmethod
     def take_in_many(self, cohort: Cohort, who: Tensor, mean: Tensor, tables: Tensor, head: Tree) -> None:
         """The same for clients `who` of a cohort, in place: their rows of `tables` ``[clients, items, d]``."""
+
+    def loads(self) -> tuple[str, ...]:
+        """What the accounting of private tables needs."""
+        return () if self.plan().release is None else SCIPY
 
     def init(self, task: Task, rng: torch.Generator) -> ExchangeState:
         """The table that all begin with."""

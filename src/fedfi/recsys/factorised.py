@@ -16,6 +16,7 @@ from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import Backbone, NeuralHead
 from fedfi.recsys.central import Central, CentralState
@@ -119,6 +120,10 @@ class Factorised(Central):
     """A factorisation on a server; a method names its backbone."""
 
     backbone: ClassVar[Backbone]
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need."""
+        return (OPTIMIZERS,)
 
     def begin(self, task: Task, rng: torch.Generator) -> tuple[Tree, dict[str, float]]:
         """Fresh items, users and weights."""

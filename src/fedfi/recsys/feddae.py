@@ -39,6 +39,7 @@ from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
+from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.recipe import own_ratings, ratings_of
 from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, Recommender
@@ -63,6 +64,10 @@ class FedDAE(Recommender[FedDAEState]):
     linear: ClassVar[bool] = True
     weights: ClassVar[Literal["uniform"]] = "uniform"
     refused: ClassVar[Mapping[str, str]] = TABLES_NOT_PRIVATE
+
+    def loads(self) -> tuple[str, ...]:
+        """What torch's optimizers need."""
+        return (OPTIMIZERS,)
 
     def init(self, task: Task, rng: torch.Generator) -> FedDAEState:
         """A fresh shared encoder and decoder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -13,11 +12,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.errors import RunError
 from fedfi.federation.algorithm import CONFIG, Algorithm, Metrics, State
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
 from fedfi.federation.packet import Packet
-from fedfi.federation.ranking import judge_scores
+from fedfi.federation.ranking import broken, judge_scores
 from fedfi.recsys.recipe import own_ratings, ratings_of
 
 ItemRate = Annotated[
@@ -46,10 +46,16 @@ class Recommender(Algorithm[State]):
         """Logits of all items for many clients ``[n, items]``; equal to a loop over `client_scores`."""
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
-        """Hit rate, NDCG and reciprocal rank of the client's held-out items under full ranking."""
-        own = own_ratings(client)
+        """Hit rate, NDCG and reciprocal rank of the client's held-out items under full ranking.
+
+        Raises:
+            RunError: If the client's scores are not all numbers.
+        """
+        own, scores = own_ratings(client), self.client_scores(packet, client)[None]
+        if bool(broken(scores).any()):
+            raise RunError("its scores are not numbers")
         values = judge_scores(
-            self.client_scores(packet, client)[None],
+            scores,
             own.interactions,
             np.zeros(1, dtype=np.int64),
             np.array([own.validation]),
@@ -61,9 +67,10 @@ class Recommender(Algorithm[State]):
         """The same for many clients, each value ``[n]``; NaN for those whose scores are not all numbers."""
         data, rows = ratings_of(cohort.task), cohort.rows.numpy()
         with torch.inference_mode():
-            scores, failed = self.cohort_scores(cohort), None
-            if not math.isfinite(float(scores.sum())):
-                failed = scores.isnan().any(1)
+            scores = self.cohort_scores(cohort)
+            failed = broken(scores)
+            some = bool(failed.any())
+            if some:
                 scores = scores.masked_fill(failed[:, None], 0.0)
             found = judge_scores(scores, data.interactions, rows, data.validation[rows], data.test[rows])
-        return found if failed is None else {n: v.masked_fill(failed, torch.nan) for n, v in found.items()}
+        return found if not some else {n: v.masked_fill(failed, torch.nan) for n, v in found.items()}

@@ -13,6 +13,7 @@ from fedfi.errors import InputError
 from fedfi.federation.exhibits import read_exhibit
 from fedfi.federation.packet import Packet
 from fedfi.federation.record import read_lines
+from fedfi.federation.spent import is_spent, spent
 from fedfi.federation.stopping import best_line
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -63,10 +64,25 @@ class RunRecord:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The line of the best round where one is chosen, else of the last that was judged; empty before the first."""
+        """The line of the best round where one is chosen, else of the last that was judged; empty before the first.
+
+        What a run spends, such as privacy, is not in it: that is of the whole run, whichever round is chosen (`spent`).
+        """
         if self.chosen_by:
-            return dict(best_line(self.metrics, self.chosen_by) or {})
-        return next((line for line in reversed(self.metrics) if judged(line)), {})
+            line = best_line(self.metrics, self.chosen_by) or {}
+        else:
+            line = next((line for line in reversed(self.metrics) if judged(line)), {})
+        return {key: value for key, value in line.items() if not is_spent(key)}
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What all rounds together have spent, such as ``"privacy/epsilon"``."""
+        return spent(self.metrics)
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The result, and what was spent for it."""
+        return {**self.result, **self.spent}
 
     def total(self, key: str) -> float:
         """The sum of a number over all rounds."""

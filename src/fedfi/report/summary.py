@@ -112,7 +112,7 @@ def results(runs: Sequence[RunRecord]) -> str:
 
 
 def _columns(runs: Sequence[RunRecord]) -> list[str]:
-    return [c for c in _COLUMNS if any(c in run.result for run in runs)]
+    return [c for c in _COLUMNS if any(c in run.outcome for run in runs)]
 
 
 def _each(runs: Sequence[RunRecord]) -> str:
@@ -122,7 +122,8 @@ def _each(runs: Sequence[RunRecord]) -> str:
     for run in runs:
         planned = run.config.get("rounds", run.rounds)
         name = run.label if "seed" not in run.config else f"{run.label}, seed {run.config['seed']}"
-        values = [_cell(key, run.result[key]) if key in run.result else "" for key in columns]
+        found = run.outcome
+        values = [_cell(key, found[key]) if key in found else "" for key in columns]
         failures = len(run.of_kind("failure"))
         rounds = str(run.rounds) if run.finished else f"{run.rounds} of {planned}"
         rounds += f" (best: {run.result['round']})" if run.chosen_by and run.result else ""
@@ -139,7 +140,7 @@ def _by_label(runs: Sequence[RunRecord]) -> str:
         own = [run for run in runs if run.label == label]
         cells = []
         for key in columns:
-            values = [run.result[key] for run in own if key in run.result]
+            values = [run.outcome[key] for run in own if key in run.outcome]
             apart = deviation(values)
             spread = "" if apart is None else f" ± {_cell(key, apart)}"
             cells.append(_cell(key, statistics.fmean(values)) + spread if values else "")

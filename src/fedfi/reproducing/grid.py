@@ -14,6 +14,7 @@ from typing import Any, final
 from fedfi.composing import choose
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict
+from fedfi.federation.spent import is_spent
 from fedfi.reproducing.gridfile import OF_METHOD, OF_SCALE, check, merged, read
 from fedfi.reproducing.paper import Paper, check_paper
 from fedfi.validation import shown
@@ -205,7 +206,7 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 
 def final_of(found: Mapping[str, Any], key: str, last: int) -> list[float]:
-    """What a run came to: its value in the best round where one is chosen, else the last ones.
+    """What a run came to: its value in the best round where one is chosen, else the last ones; what is spent, in all.
 
     Args:
         found: The content of a run's file.
@@ -213,6 +214,8 @@ def final_of(found: Mapping[str, Any], key: str, last: int) -> list[float]:
         last: How many evaluations.
     """
     curve = found["curves"][key]
+    if is_spent(key):
+        return [curve[-1][1]]
     best = [value for at, value in curve if at == found.get("best")]
     return best or [value for _, value in curve[-last:]]
 
