@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from fedfi.data import hub, recommendation
-from fedfi.data.interactions import from_frame, leave_one_out, read_ratings
+from fedfi.data.interactions import from_frame, leave_one_out
+from fedfi.data.ratingsfile import read_ratings
 from fedfi.data.recommendation import available, is_ratings, load_ratings
 from fedfi.errors import InputError
 
