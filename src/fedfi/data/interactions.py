@@ -104,7 +104,7 @@ def from_frame(frame: pd.DataFrame, name: str = "ratings", columns: Mapping[str,
         time=None if time is None else time[kept],
         name=name,
         unrated=len(users) - len(user_rows),
-        notes=tuple([*_unread(frame, roles), *_alike(users, "users"), *_alike(items, "items")]),
+        notes=(*_unread(frame, roles), *_alike(users, "users"), *_alike(items, "items")),
     )
 
 

@@ -137,15 +137,15 @@ def _refuse_heading(frame: pd.DataFrame, first: Sequence[str], path: Path, name:
 
     reason = ""
     for place, column in enumerate(frame.columns):
-        if numbers(frame[column].iloc[:1]):
+        if reason or numbers(frame[column].iloc[:1]):
             continue
         if column in ("rating", "time"):
             reason = f"{first[place]!r} is no {column}"
         elif numbers(frame[column].iloc[1:]):
             reason = f"{first[place]!r} is no number, as all others of its column are"
-    if not reason and len(first) == 2 and all(map(_WORDS.fullmatch, first)):  # nothing but words tells a heading
-        if all((frame[column] == cell).sum() == 1 for column, cell in zip(frame.columns, first, strict=True)):
-            reason = "it is made of words that occur nowhere else; if it is a row, put the line 'user,item' above it"
+    once = all((frame[column] == cell).sum() == 1 for column, cell in zip(frame.columns, first, strict=True))
+    if not reason and len(first) == 2 and once and all(map(_WORDS.fullmatch, first)):  # no number tells it apart
+        reason = "it is made of words that occur nowhere else; if it is a row, put the line 'user,item' above it"
     if reason:
         line = lines.place(frame, 0)
         raise InputError(

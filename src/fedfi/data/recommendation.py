@@ -74,10 +74,6 @@ def load_ratings(name: str | Path | Any, *, columns: Mapping[str, str] | None = 
         return from_frame(found, key, columns)
     if len(path.parts) > 1 or path.suffix:
         raise InputError(f"no data at {key}{beside(path, SUFFIXES, where=True)}")
-    from fedfi.data.sources import available as examples  # which are named in the same place
-
-    if key in examples():
-        raise InputError(f"{key!r} holds examples, not ratings: fedfi.load({key!r}) loads them")
     hint = beside(path, SUFFIXES)
     raise InputError(unknown("ratings data set", key, _SOURCES) + f", or give a path or package.module:function{hint}")
 

@@ -20,6 +20,7 @@ from fedfi.federation.checking import (
     check_rest,
     notes_on_data,
     notes_on_method,
+    notes_on_split,
 )
 from fedfi.federation.engine import Engine
 from fedfi.federation.evaluation import Evaluate
@@ -107,7 +108,7 @@ def run(
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
-            loop.notes = odd + held + notes_on_method(algorithm, engine.clients())
+            loop.notes = odd + held + notes_on_split(task) + notes_on_method(algorithm, engine.clients())
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])
     except OSError as error:
