@@ -14,17 +14,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from fedfi import registry
 from fedfi.composing import Tables, method_of, place_of, table_of
 from fedfi.data import Dataset, FederatedData, available, federate, load
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
-from fedfi.data.ratings import Negatives, RatingsData
+from fedfi.data.ratings import RatingsData
 from fedfi.data.recommendation import available as available_ratings
-from fedfi.data.recommendation import is_ratings, load_ratings
+from fedfi.data.recommendation import load_ratings
+from fedfi.data.settings import Data
 from fedfi.errors import SET, InputError, PlaceError, SettingError, beside, blaming, first_line, out_of_memory, unknown
 from fedfi.federation.algorithm import SIZES, Algorithm
 from fedfi.federation.evaluation import Evaluate
@@ -36,87 +38,8 @@ from fedfi.trackers import Tracker
 from fedfi.validation import dotted, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
-OF_RATINGS = ("kind", "min_interactions", "negatives", "negatives_per_positive")
 _INSTEAD = (("steps", "epochs"), SIZES, ("noise", "epsilon"))
 """Pairs of keys of which one replaces the other; an override of one drops the other."""
-
-
-class Data(BaseModel):
-    """Table `[data]`: which data, and how they are divided among clients."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(description="a name, a path, or package.module:function")]
-    clients: Annotated[int | None, Field(ge=1, description="number of clients")] = None
-    partition: Annotated[dict[str, Any], Field(description="who holds what", examples=[{"by": "iid"}])] = Field(
-        default_factory=lambda: {"by": "iid"}
-    )
-    validation: Annotated[int, Field(ge=0, description="examples kept at the server")] = 0
-    test_fraction: Annotated[
-        float, Field(gt=0, lt=1, description="share held out where there is no official test set")
-    ] = 0.2
-    augment: Annotated[list[Literal["crop", "flip"]], Field(description="random transforms in training")] = Field(
-        default_factory=list
-    )
-    label: Annotated[str | None, Field(description="column of the labels")] = None
-    group: Annotated[str | None, Field(description="column of natural ids")] = None
-    columns: Annotated[list[str] | None, Field(description="columns to learn from")] = None
-    categories: Annotated[
-        list[str] | None, Field(description="columns of categories that look like numbers, all or most of them")
-    ] = None
-    text: Annotated[str | None, Field(description="column of texts")] = None
-    test: Annotated[str | None, Field(description="path of the test set")] = None
-    vocabulary: Annotated[int | None, Field(ge=1, description="number of token ids")] = None
-    length: Annotated[int | None, Field(ge=1, description="token ids an example")] = None
-    tokenizer: Annotated[str | None, Field(description="pretrained tokenizer, by name or folder")] = None
-    kind: Annotated[
-        Literal["examples", "ratings"] | None, Field(description="what a path or function gives; else by its name")
-    ] = None
-    min_interactions: Annotated[int | None, Field(ge=3, description="ratings: fewest of a user; default 5")] = None
-    negatives: Annotated[Negatives | None, Field(description="ratings: what is no negative; default exclude_train")] = (
-        None
-    )
-    negatives_per_positive: Annotated[int | None, Field(ge=1, description="ratings: drawn each epoch; default 4")] = (
-        None
-    )
-
-    @property
-    def holds(self) -> str:
-        """``"ratings"`` or ``"examples"``."""
-        return self.kind or ("ratings" if is_ratings(self.name) else "examples")
-
-    @property
-    def misplaced(self) -> str | None:
-        """A key that was given, yet means nothing for this kind of data."""
-        wrong = (
-            set(OF_RATINGS) if self.holds == "examples" else set(type(self).model_fields) - {"name"} - set(OF_RATINGS)
-        )
-        wrong -= {"kind"}
-        plain = type(self)(name=self.name)
-        return next((k for k in sorted(wrong) if getattr(self, k) != getattr(plain, k)), None)
-
-    @property
-    def ratings(self) -> dict[str, Any]:
-        """How ratings are split, with defaults."""
-        return {
-            "min_interactions": self.min_interactions or 5,
-            "negatives": self.negatives or "exclude_train",
-            "negatives_per_positive": self.negatives_per_positive or 4,
-        }
-
-    def loader_options(self) -> dict[str, Any]:
-        """What `fedfi.data.load` is called with besides the name."""
-        split = {"name", "clients", "partition", "validation", "test_fraction", *OF_RATINGS}
-        options = {k: v for k, v in self.model_dump(exclude=split).items() if v is not None and v != []}
-        if self.partition.get("by") == "natural" and "column" in self.partition:
-            options.setdefault("group", self.partition["column"])
-        return options
-
-    def given(self, option: str) -> tuple[str, Any]:
-        """The key that an option of the loader comes from, and its value."""
-        if option == "group" and self.group is None:
-            return "partition.column", self.partition.get("column")
-        return option, getattr(self, option) if option else None
 
 
 class Model(BaseModel):
@@ -179,7 +102,7 @@ class Experiment:
         """Loads the data, which do not depend on the seed."""
         with self.naming("data", f"data.name = {shown(self.settings.data.name)}"):
             if self.settings.data.holds == "ratings":
-                return load_ratings(self.settings.data.name)
+                return load_ratings(self.settings.data.name, columns=self.settings.data.column_names)
             try:
                 return load(self.settings.data.name, **self.settings.data.loader_options())
             except InputError as error:
@@ -360,11 +283,9 @@ def from_dict(tables: Tables, *, source: str = "experiment", overridden: Mapping
 
 
 def _checked(tables: Tables, source: str, overridden: Mapping[str, str]) -> Experiment:
-    settings = validate(Settings, tables, source=source)
+    settings = _of_kind(validate(Settings, tables, source=source))
     if (key := settings.data.misplaced) is not None:
-        raise InputError(
-            f"{source}: data.{key}: means nothing for {settings.data.holds}, which {shown(settings.data.name)} holds"
-        )
+        raise InputError(f"{source}: data.{key}: {settings.data.why_misplaced}")
     try:
         partition = check_partition(settings.data.partition)
         if settings.data.holds != "ratings":
@@ -373,6 +294,19 @@ def _checked(tables: Tables, source: str, overridden: Mapping[str, str]) -> Expe
         raise InputError(f"{source}: data.{error}") from error
     _check_model(settings.model, source)
     return Experiment(settings, method_of(settings.algorithm, source, settings.rounds), tables, source, overridden)
+
+
+def _of_kind(settings: Settings) -> Settings:
+    """The settings, in which a method that learns from ratings says so of data that nothing else tells of."""
+    if not settings.data.untold:
+        return settings
+    try:
+        learns = registry.algorithm(str(settings.algorithm.get("name"))).data_kind
+    except InputError:  # which is told with the table
+        return settings
+    if learns != "ratings":
+        return settings
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"kind": "ratings"})})
 
 
 def _of(tables: tuple[str, ...], text: str) -> InputError:

@@ -10,7 +10,8 @@ import tomli_w
 from fedfi.composing import choose
 from fedfi.data.sources import load
 from fedfi.errors import InputError
-from fedfi.experiment import Data, from_dict, load_experiment, parse_override
+from fedfi.data.settings import Data
+from fedfi.experiment import from_dict, load_experiment, parse_override
 from fedfi.importing import importing_from
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))

@@ -10,7 +10,8 @@ from fedfi import registry
 from fedfi.cli.app import app
 from fedfi.cli.reference import reference
 from fedfi.cli.tables import model_keys
-from fedfi.experiment import Data, Settings
+from fedfi.data.settings import Data
+from fedfi.experiment import Settings
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.task import Training
 from fedfi.models import available

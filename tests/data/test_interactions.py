@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedfi.data import hub, recommendation
-from fedfi.data.interactions import from_frame, leave_one_out, read_ratings
+from fedfi.data import hub, load, recommendation
+from fedfi.data.interactions import from_frame, leave_one_out
+from fedfi.data.ratingsfile import read_ratings
 from fedfi.data.recommendation import available, is_ratings, load_ratings
 from fedfi.errors import InputError
 
@@ -215,3 +216,142 @@ def test_a_missing_set_says_where_to_put_it(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDFI_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"'ml_1m'.*no route.*set FEDFI_DATA .* put ratings.dat or ml-1m.inter into"):
         load_ratings("ml_1m")
+
+
+def written(tmp_path, text, name="r.csv"):
+    path = tmp_path / name
+    path.write_bytes(text) if isinstance(text, bytes) else path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("user_id,item_id,rating,timestamp\n1,2,5,9,0\n1,3,5,9,0\n", "line 2 has 5 cells, expected 4"),
+        ("user_id,item_id\nu1,i1,5\nu1,i2,4\n", "line 2 has 3 cells, expected 2"),
+        ("user_id,item_id,rating,timestamp\n1,2,5,9,\n1,3,5,9,\n", "line 2 has 5 cells, expected 4"),
+        ("user_id,item_id,rating\n1,2,5\n1,3\n", "line 3 has 2 cells, expected 3"),
+        ("1,2,5\n1,3,5,9\n", "line 2 has 4 cells, expected 3"),
+        ("1::2::5\n1::3\n", "line 2 has 2 cells, expected 3"),
+        ("user,user,item\n1,1,2\n", "columns 1 and 2 are both called 'user'"),
+        ("customer,article,stars,bought_at\na,b,5,9\n", "line 1 is no heading that is known, nor a row.*columns = "),
+        ("customer,article\n1,2\n1,3\n", "line 1 is no heading that is known, nor a row.*'customer' is no number"),
+        ("customer,article\nu1,i2\nu1,i3\n", "words that occur nowhere else"),
+        ("customer,article,a,b,c\n1,2,3,4,5\n", "no name of its first line is known.*columns = "),
+        ("customer,item\n1,2\n", r"unknown column 'user'.*columns = \{ user"),
+        ("", "is empty"),
+        (" \n\n", "is empty"),
+        ("user,item,rating\n", "has a heading and no row"),
+        ("user;item\n1;2\n", "looks separated by ';'"),
+        ("1 2 5\n", "looks separated by spaces"),
+        ("user,item\na,caf\u00e9\n".encode("latin-1"), "line 2 is not UTF-8 text.*Latin-1"),
+        ("user,item\na,b\n".encode("utf-16"), "UTF-16"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+    ],
+)
+def test_files_that_would_be_misread_are_refused(text, said, tmp_path):
+    with pytest.raises(InputError, match=said) as found:
+        load_ratings(written(tmp_path, text))
+    assert str(found.value).count("data ") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ('"user_id","item_id","rating","timestamp"\n"a","x, y",5,3\n"b","z",4,2\n', None),
+        ('User,Item,Rating,Timestamp\na,"x, y",5,3\nb,z,4,2\n', None),
+        ('User ID,Item-ID,RATING,TIME\na,"x, y",5,3\nb,z,4,2\n', None),
+        ("UserID::MovieID::Rating::Timestamp\na::x, y::5::3\nb::z::4::2\n", None),
+        (
+            'stars,article,bought_at,customer\n5,"x, y",3,a\n4,z,2,b\n',
+            {"user": "customer", "item": "article", "rating": "stars", "time": "bought_at"},
+        ),
+    ],
+)
+def test_headings_are_recognised_in_any_case_and_by_names_of_ones_own(text, columns, tmp_path):
+    found = load_ratings(written(tmp_path, text), columns=columns)
+    assert (found.users, found.items, found.time.tolist()) == (("a", "b"), ("x, y", "z"), [3, 2])
+    assert found.notes == ()
+
+
+def test_a_parquet_file_is_read(tmp_path):
+    pd.DataFrame({"user": ["a", "b"], "item": ["01", "1"]}).to_parquet(tmp_path / "r.parquet")
+    assert load_ratings(tmp_path / "r.parquet").items == ("01", "1")
+
+
+def test_no_two_ids_become_one(tmp_path):
+    text = "user,item\n01,9007199254740993\n1,9007199254740992\n 007,inf\n"
+    found = load_ratings(written(tmp_path, text))
+    assert (found.users, found.items) == (("007", "01", "1"), ("9007199254740992", "9007199254740993", "inf"))
+    assert "users '01' and '1' are two" in found.notes[0]
+    assert load_ratings(written(tmp_path, "user,item\n10,1\n9,1\n")).users == ("9", "10")
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        ([2.0**53, 2.0**53 + 2], r"too large to tell one from the next \(row 2\)"),
+        ([1.0, np.inf], "too large"),
+        (np.array([1, "1"], dtype=object), "holds both 1 and '1'"),
+        ([["a"], ["b"]], "holds a list a row"),
+    ],
+)
+def test_ids_that_could_not_be_told_apart_are_refused(users, said):
+    with pytest.raises(InputError, match=said):
+        load_ratings(pd.DataFrame({"user": users, "item": [1, 2]}))
+
+
+def test_a_frame_with_a_column_twice_is_refused():
+    frame = pd.DataFrame([[1, 2, 3]], columns=["user", "item", "item"])
+    with pytest.raises(InputError, match="columns 2 and 3 are both called 'item'"):
+        load_ratings(frame)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"usr": "a"}, r"columns.usr: unknown key 'usr'; did you mean 'user'"),
+        ({"user": "itm"}, r"columns.user: unknown column 'itm'; did you mean 'item'"),
+        ({"user": "user", "item": "user"}, "user and item are both 'user'"),
+        (["user"], "columns: of ratings is a table such as"),
+    ],
+)
+def test_wrong_names_of_columns_are_refused(columns, said):
+    with pytest.raises(InputError, match=said):
+        load_ratings(pd.DataFrame({"user": [1], "item": [1]}), columns=columns)
+
+
+def test_what_is_not_read_and_who_is_left_out_is_said():
+    """Of four users, one has too few ratings and one none above 0."""
+    frame = pd.DataFrame(
+        {
+            "user": [1] * 5 + [2] * 5 + [3] * 2 + [4],
+            "item": [*range(5), *range(5), 0, 1, 5],
+            "rating": [1] * 12 + [0],
+            "time": range(10**9, 10**9 + 13),
+            "label": 1,
+        }
+    )
+    data = leave_one_out(load_ratings(frame), negatives="exclude_train")
+    assert data.origin["users_dropped"] == 2
+    assert "columns that nothing reads: 'label'" in data.warnings[0]
+    assert data.warnings[1].startswith("2 of 4 users are left out: 1 with fewer than 5 interactions")
+    assert data.warnings[1].endswith("1 without a rating above 0")
+
+
+def test_ratings_say_what_loads_them():
+    with pytest.raises(InputError, match=r"fedfi.load_ratings\('filmtrust'\) loads them"):
+        load("filmtrust")
+
+
+def test_arguments_of_the_split_are_checked():
+    frame = pd.DataFrame({"user": [1, 1], "item": [1, 2]})
+    with pytest.raises(InputError, match=r"leave_one_out\(fedfi.load_ratings\(...\)\)"):
+        leave_one_out(frame)
+    with pytest.raises(InputError, match=r"has 3 interactions.*the most are 2"):
+        leave_one_out(load_ratings(frame))
+    ratings = load_ratings("synthetic_ratings")
+    with pytest.raises(InputError, match=r"min_interactions = 5\.5: must be a whole number"):
+        leave_one_out(ratings, min_interactions=5.5)
+    with pytest.raises(InputError, match=r"negatives_per_positive = 1\.5: must be a whole number"):
+        leave_one_out(ratings, negatives_per_positive=1.5)

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from fedfi.data import load
-from fedfi.data.interactions import read_ratings
 from fedfi.data.lines import placed, read_csv
+from fedfi.data.ratingsfile import read_ratings
 from fedfi.errors import InputError
 
 GOOD = [f"{20 + n},{n % 2},w{n % 3},{n % 2}" for n in range(30)]

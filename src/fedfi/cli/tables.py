@@ -103,10 +103,10 @@ def data_keys(name: str) -> list[Key]:
     """The keys of table `[data]` that mean something for a data set, by name."""
     from fedfi.data import accepted
     from fedfi.data.recommendation import available as ratings
-    from fedfi.experiment import OF_RATINGS, Data
+    from fedfi.data.settings import OF_RATINGS, Data
 
     if name in ratings():
-        known = {*OF_RATINGS} - {"kind"}
+        known = {*OF_RATINGS} - {"kind", "columns"}
     else:
         known = {"clients", "partition", "validation", "test_fraction", *accepted(name)}
     return [key for key in keys_of(Data) if key.name in known]
@@ -114,7 +114,8 @@ def data_keys(name: str) -> list[Key]:
 
 def tables() -> dict[str, tuple[str, list[Key]]]:
     """The tables of an experiment file but those that depend on a name: what each is for, and its keys."""
-    from fedfi.experiment import Data, Model, Settings
+    from fedfi.data.settings import Data
+    from fedfi.experiment import Model, Settings
     from fedfi.federation.algorithm import Algorithm
     from fedfi.federation.evaluation import Evaluate
     from fedfi.federation.task import Training

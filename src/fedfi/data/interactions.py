@@ -1,4 +1,4 @@
-"""Ratings as people keep them, read, filtered and split: csv, MovieLens's ``::``, RecBole's ``.inter``, data frames.
+"""Ratings as people keep them in tables, filtered and split; `ratingsfile` reads files of them.
 
 The split is chronological, one out for the test and one for validation. Where two of a user's interactions have the
 same time, the one that comes first in the file counts as the later one; that is what pandas'
@@ -7,27 +7,30 @@ same time, the one that comes first in the file counts as the later one; that is
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedfi.arguments import described
 from fedfi.data import lines
+from fedfi.data.partition import whole
+from fedfi.data.ratingcolumns import ROLES, check_columns, chosen
 from fedfi.data.ratings import Negatives, RatingsData
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, SettingError, some, unknown
 from fedfi.numerics.counter import Ints
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ALIASES = {
-    "user": ("user", "uid", "user_id", "userId", "userID"),
-    "item": ("item", "mid", "item_id", "itemId", "iid", "movieId", "movie_id", "artistID", "artist_id"),
-    "rating": ("rating", "ratings", "score", "weight"),
-    "time": ("time", "timestamp", "timestamps"),
-}
-SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".inter", ".txt")
+_FEWEST = 3
+"""Interactions of a user: one to train on, one for validation, one for the test."""
+_EXACT = 2.0**53
+"""Whole numbers up to it are all floating-point numbers, too."""
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 _EARLIEST = 10**8
 """Seconds since 1970 below which a time is none: 1973."""
 
@@ -43,6 +46,8 @@ class Ratings:
         item: Row of `items`, ``[n]``.
         time: Seconds, or anything that rises with time, ``[n]`` float64; None where there is none.
         name: Name of the data set.
+        unrated: How many users had no rating above 0, and are not among `users`.
+        notes: What a user should know of how they were read.
     """
 
     users: tuple[str, ...]
@@ -51,66 +56,14 @@ class Ratings:
     item: Ints
     time: np.ndarray[Any, np.dtype[np.float64]] | None
     name: str = "ratings"
+    unrated: int = 0
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.user)
 
 
-def is_ratings_file(path: Path) -> bool:
-    """Whether a file's name says that it holds ratings."""
-    return path.suffix in (".inter", ".dat")
-
-
-def read_ratings(path: Path, name: str) -> Ratings:
-    """Reads a file of ratings; its separator and header are recognised.
-
-    Args:
-        path: Columns user, item, and perhaps rating and time: in that order without a header, or named (`user`,
-            `uid`, `user_id`, ...; a RecBole header such as ``user_id:token`` too). Separated by ``::``, tabs or
-            commas.
-        name: For messages and records.
-
-    Raises:
-        InputError: If it cannot be read or understood.
-    """
-    import pandas as pd
-
-    if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
-        if len(found) != 1:
-            names = ", ".join(p.name for p in found) or "none"
-            raise InputError(f"data {name!r}: expected one file of ratings in {path}, found {names}")
-        path = found[0]
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            first = file.readline().rstrip("\r\n")
-        separator = next((s for s in ("::", "\t", ",") if s in first), None)
-        if separator is None:
-            raise InputError(f"data {name!r}: {path} is separated by none of '::', tab and comma")
-        columns = [c.partition(":")[0] for c in first.split(separator)] if separator != "::" else []
-        named = any(c in names for c in columns for names in _ALIASES.values())
-        frame = pd.read_csv(
-            path,
-            sep=separator,
-            header=0 if named else None,
-            engine="python" if separator == "::" else "c",
-            encoding="utf-8-sig",
-        )
-        frame.index = lines.index_of(path, separator, len(frame), heading=named)
-    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-        raise InputError(f"data {name!r}: {path} cannot be read: {error}") from error
-    if named:
-        frame.columns = columns
-    elif not 2 <= frame.shape[1] <= 4:
-        raise InputError(
-            f"data {name!r}: {path} has no header and {frame.shape[1]} columns, expected user, item, rating, time"
-        )
-    else:
-        frame.columns = list(_ALIASES)[: frame.shape[1]]
-    return from_frame(frame, name)
-
-
-def from_frame(frame: pd.DataFrame, name: str = "ratings") -> Ratings:
+def from_frame(frame: pd.DataFrame, name: str = "ratings", columns: Mapping[str, str] | None = None) -> Ratings:
     """Ratings from a table with columns for user and item, and perhaps rating and time.
 
     Ratings of 0 and below are dropped. Of a pair of user and item that occurs more than once the latest stays. Users
@@ -119,43 +72,40 @@ def from_frame(frame: pd.DataFrame, name: str = "ratings") -> Ratings:
     Args:
         frame: A row an interaction.
         name: For messages and records.
+        columns: The names of columns that are called otherwise than in `fedfi.data.ratingcolumns`, such as
+            ``{"user": "customer"}``.
 
     Raises:
-        InputError: If a column is missing, or a value is missing or no number.
+        InputError: If a column is missing or there twice, a value is missing or no number, or two users or items could
+            not be told apart.
     """
-    import pandas as pd
-
-    columns = {what: next((n for n in names if n in frame.columns), None) for what, names in _ALIASES.items()}
-    for what in ("user", "item"):
-        if columns[what] is None:
-            raise InputError(f"data {name!r}: {unknown('column', what, map(str, frame.columns))}")
-    chosen = frame[[c for c in columns.values() if c is not None]].reset_index(drop=True)
-    chosen.columns = [w for w, c in columns.items() if c is not None]
-    if chosen.isna().any(axis=None):
-        column = next(c for c in chosen.columns if chosen[c].isna().any())
-        said = lines.missing(frame[columns[column]], f"in {columns[column]!r}")
-        raise InputError(f"data {name!r}: {said}")
-    for what in ("rating", "time"):
-        if what in chosen:
-            try:
-                chosen[what] = pd.to_numeric(chosen[what]).astype("float64")
-            except (ValueError, TypeError) as error:
-                raise InputError(f"data {name!r}: column {columns[what]!r} is not all numbers: {error}") from error
-            if not np.isfinite(chosen[what].to_numpy()).all():
-                raise InputError(f"data {name!r}: column {columns[what]!r} is not all finite")
-    if "rating" in chosen:
-        chosen = chosen[chosen["rating"] > 0]
-    if "time" in chosen:  # the latest of a pair; the first row among equal times is the latest
-        order = np.lexsort((np.arange(len(chosen)), -chosen["time"].to_numpy()))
-        kept = np.sort(order[~chosen.iloc[order].duplicated(["user", "item"]).to_numpy()])
-        chosen = chosen.iloc[kept]
-    else:
-        chosen = chosen[~chosen.duplicated(["user", "item"])]
-    if chosen.empty:
-        raise InputError(f"data {name!r} has no rating above 0")
-    users, user = _codes(chosen["user"])
-    items, item = _codes(chosen["item"])
-    return Ratings(users, items, user, item, chosen["time"].to_numpy() if "time" in chosen else None, name)
+    roles = chosen(list(frame.columns), check_columns(columns), name)
+    for column in roles.values():
+        if said := lines.missing(frame[column], f"in {column!r}"):
+            raise InputError(f"data {name!r}: {said}")
+    users, user = _codes(frame, roles["user"], name)
+    items, item = _codes(frame, roles["item"], name)
+    numbers = {role: _numbers(frame, roles[role], name) for role in ("rating", "time") if role in roles}
+    time = numbers.get("time")
+    kept = np.flatnonzero(numbers["rating"] > 0) if "rating" in numbers else np.arange(len(frame))
+    if not len(kept):
+        raise InputError(f"data {name!r} has no rating above 0" if len(frame) else f"data {name!r} has no row")
+    if time is not None:  # the latest of a pair; the first row among equal times is the latest
+        kept = kept[np.lexsort((kept, -time[kept]))]
+    pairs = user[kept] * len(items) + item[kept]
+    kept = np.sort(kept[np.unique(pairs, return_index=True)[1]])
+    user_rows, user = np.unique(user[kept], return_inverse=True)
+    item_rows, item = np.unique(item[kept], return_inverse=True)
+    return Ratings(
+        users=tuple(users[i] for i in user_rows),
+        items=tuple(items[i] for i in item_rows),
+        user=user.astype(np.int64),
+        item=item.astype(np.int64),
+        time=None if time is None else time[kept],
+        name=name,
+        unrated=len(users) - len(user_rows),
+        notes=(*_unread(frame, roles), *_alike(users, "users"), *_alike(items, "items")),
+    )
 
 
 def leave_one_out(
@@ -178,16 +128,25 @@ def leave_one_out(
     Raises:
         InputError: If a number is out of range, or no user is left.
     """
-    if min_interactions < 3:
-        raise InputError(f"min_interactions = {min_interactions}: must be at least 3 (nearest valid: 3)")
+    if not isinstance(ratings, Ratings):
+        raise InputError(
+            f"ratings is {described(ratings)}, expected fedfi.Ratings: leave_one_out(fedfi.load_ratings(...))"
+        )
+    min_interactions = whole("min_interactions", min_interactions, least=_FEWEST)
+    negatives_per_positive = whole("negatives_per_positive", negatives_per_positive, least=1)
     if negatives not in ("exclude_train", "exclude_all"):
         raise InputError(unknown("negatives", negatives, ("exclude_train", "exclude_all")))
     counts = np.bincount(ratings.user, minlength=len(ratings.users))
     keep = counts[ratings.user] >= min_interactions
     if not keep.any():
-        raise InputError(
-            f"min_interactions = {min_interactions}: no user of {ratings.name!r} has so many"
-            f" (nearest valid: {int(counts.max())})"
+        most = int(counts.max())
+        if most < _FEWEST:
+            raise InputError(
+                f"no user of {ratings.name!r} has {_FEWEST} interactions, of which one is left to train on; the most"
+                f" are {most}"
+            )
+        raise SettingError(
+            f"min_interactions = {min_interactions}: no user of {ratings.name!r} has so many (nearest valid: {most})"
         )
     user_rows, user = np.unique(ratings.user[keep], return_inverse=True)
     item_rows, item = np.unique(ratings.item[keep], return_inverse=True)
@@ -213,9 +172,13 @@ def leave_one_out(
             "ratings": len(user),
             "split": "leave one out, by time; of equal times the first in the file counts as the last",
             "min_interactions": min_interactions,
-            "users_dropped": len(ratings.users) - len(user_rows),
+            "users_dropped": len(ratings.users) - len(user_rows) + ratings.unrated,
         },
-        warnings=tuple(_doubts(ratings, item, time, ends)),
+        warnings=(
+            *_doubts(ratings, item, time, ends),
+            *ratings.notes,
+            *_dropped(len(ratings.users) - len(user_rows), ratings, min_interactions),
+        ),
     )
 
 
@@ -239,12 +202,92 @@ def _doubts(ratings: Ratings, item: Ints, time: np.ndarray[Any, Any], ends: Ints
     return found
 
 
-def _codes(values: pd.Series) -> tuple[tuple[str, ...], Ints]:
-    """Names in order, and the place of each value among them."""
-    array = values.to_numpy()
+def _dropped(few: int, ratings: Ratings, min_interactions: int) -> list[str]:
+    """Who is left out, and why."""
+    reasons = []
+    if few:
+        reasons.append(f"{few} with fewer than {min_interactions} interactions (min_interactions)")
+    if ratings.unrated:
+        reasons.append(f"{ratings.unrated} without a rating above 0")
+    all_ = len(ratings.users) + ratings.unrated
+    return [f"{few + ratings.unrated} of {all_} users are left out: {', '.join(reasons)}"] if reasons else []
+
+
+def _numbers(frame: pd.DataFrame, column: object, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A column of finite numbers.
+
+    Raises:
+        InputError: If a value is none, naming it and its place.
+    """
+    import pandas as pd
+
+    values = frame[column]
+    try:
+        numbers = pd.to_numeric(values).astype("float64").to_numpy()
+    except (ValueError, TypeError) as error:
+        wrong = pd.to_numeric(values, errors="coerce").isna().to_numpy()
+        first = values.iloc[int(wrong.argmax())]
+        where = f"{first!r} ({lines.placed(frame, wrong)})" if wrong.any() else str(error)
+        raise InputError(f"data {name!r}: column {column!r} is not all numbers: {where}") from error
+    if not np.isfinite(numbers).all():
+        where = lines.placed(frame, ~np.isfinite(numbers))
+        raise InputError(f"data {name!r}: column {column!r} is not all finite ({where})")
+    return numbers
+
+
+def _codes(frame: pd.DataFrame, column: object, name: str) -> tuple[tuple[str, ...], Ints]:
+    """Names in order, and the place of each value among them.
+
+    Raises:
+        InputError: If values are no names, or two of them have one text.
+    """
+    import pandas as pd
+
+    array = frame[column].to_numpy()
     if array.dtype.kind == "f" and (array == np.floor(array)).all():
+        if (wrong := np.abs(array) > _EXACT).any():
+            raise InputError(
+                f"data {name!r}: column {column!r} holds floating-point numbers that are too large to tell one from the"
+                f" next ({lines.placed(frame, wrong)}); give them as text or whole numbers"
+            )
         array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        array = np.asarray([str(v) for v in array.tolist()])
-    names, codes = np.unique(array, return_inverse=True)
-    return tuple(map(str, names.tolist())), codes.astype(np.int64)
+    try:
+        codes, found = pd.factorize(array)
+    except TypeError as error:  # such as lists, which cannot be compared
+        kind = type(array[0]).__name__
+        raise InputError(f"data {name!r}: column {column!r} holds a {kind} a row, expected texts or numbers") from error
+    values = found.tolist()
+    texts = [str(value) for value in values]
+    first: dict[str, object] = {}
+    for value, text in zip(values, texts, strict=True):
+        if text in first:
+            raise InputError(
+                f"data {name!r}: column {column!r} holds both {first[text]!r} and {value!r}, which one name would stand"
+                " for; give all as text"
+            )
+        first[text] = value
+    order = sorted(first, key=int if all(map(_WHOLE.fullmatch, texts)) else str)
+    place = {text: i for i, text in enumerate(order)}
+    return tuple(order), np.array([place[text] for text in texts], dtype=np.int64)[codes]
+
+
+def _unread(frame: pd.DataFrame, roles: Mapping[str, object]) -> list[str]:
+    """That there are columns besides, which nothing reads."""
+    rest = [str(c) for c in frame.columns if c not in roles.values() and str(c).strip()]
+    if not rest:
+        return []
+    read = ", ".join(f"{role} = {str(column)!r}" for role, column in roles.items())
+    lacking = ", ".join(f"{role} = ..." for role in ROLES if role not in roles)
+    hint = f"; columns = {{ {lacking} }} would name what is not there" if lacking else ""
+    return [f"columns that nothing reads: {some(rest, 8)} (read are {read}{hint})"]
+
+
+def _alike(names: Sequence[str], what: str) -> list[str]:
+    """That two names are one number written in two ways."""
+    seen: dict[float, str] = {}
+    for text in names:
+        if _NUMBER.fullmatch(text) and abs(number := float(text)) < _EXACT:
+            if number in seen:
+                return [f"{what} {seen[number]!r} and {text!r} are two, though they are the same number"]
+            seen[number] = text
+    return []

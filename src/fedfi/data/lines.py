@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 LINE = "line of the file"
 _SEPARATORS = {";": "';'", "\t": "tabs", "|": "'|'", ",": "','"}
+_MARKS = {
+    b"\x1f\x8b": "compressed by gzip: unpack it first",
+    b"PK\x03\x04": "a zip archive, or a workbook such as Excel's: unpack it, or save it as csv",
+    b"PAR1": "a parquet file: its name must end with .parquet",
+    b"\xff\xfe": "UTF-16 text, expected UTF-8: `iconv -f utf-16 -t utf-8` converts it",
+    b"\xfe\xff": "UTF-16 text, expected UTF-8: `iconv -f utf-16 -t utf-8` converts it",
+}
+"""How files begin that are no text, and what they are."""
+_LONGEST_MARK = 4
 _FEW = 3
 _PIECE = 1 << 20
 
@@ -54,7 +63,8 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        _, heading = next(_records(path, separator), (1, [""]))
+        check_text(path, name)
+        _, heading = next(records(path, separator), (1, [""]))
         other = next((s for s in _SEPARATORS if len(heading) == 1 and s in heading[0] and s != separator), None)
         if other:
             raise InputError(
@@ -65,7 +75,7 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
         try:
             frame = pd.read_csv(path, sep=separator)
         except ValueError:  # pandas' parser errors are ValueErrors
-            _check_cells(path, separator, len(heading), name)
+            check_cells(path, separator, len(heading), name)
             raise
     except (ValueError, OSError, csv.Error) as error:
         if isinstance(error, InputError):
@@ -74,7 +84,7 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
     named = not isinstance(frame.index, pd.RangeIndex)  # rows begin with a name that has no heading, as R writes them
     if frame.shape[1] and frame.iloc[:, -1].isna().any():
         ends_empty = named and bool(frame.iloc[:, -1].isna().all())  # or each row ends with a separator
-        _check_cells(path, separator, len(heading) + (named and not ends_empty), name)
+        check_cells(path, separator, len(heading) + (named and not ends_empty), name)
     frame.index = index_of(path, separator, len(frame))
     return frame
 
@@ -102,9 +112,8 @@ def index_of(path: Path, separator: str, rows: int, *, heading: bool = True) -> 
     if _count(path) == rows + heading:
         return pd.RangeIndex(1 + heading, 1 + heading + rows, name=LINE)
     found: list[int] = []
-    if len(separator) == 1:  # a cell holds line breaks, or there are empty lines
-        with contextlib.suppress(csv.Error):
-            found = [line for line, _ in _records(path, separator)][int(heading) :]
+    with contextlib.suppress(csv.Error):  # a cell holds line breaks, or there are empty lines
+        found = [line for line, _ in records(path, separator)][int(heading) :]
     return pd.Index(found, name=LINE) if len(found) == rows else pd.RangeIndex(rows)
 
 
@@ -147,10 +156,51 @@ def missing(values: pd.Series, what: str, wrong: Any = None) -> str | None:
     return f"{counted(count, 'value is', 'values are')} missing {what} ({placed(values, wrong)})"
 
 
-def _check_cells(path: Path, separator: str, expected: int, name: str) -> None:
-    """Refuses a row of fewer or more cells; pandas takes cells that are not there for missing ones."""
+def check_text(path: Path, name: str) -> None:
+    """Refuses a file that is empty, or no UTF-8 text, and says what it seems to be.
+
+    Args:
+        path: The file.
+        name: Of the data, for messages.
+
+    Raises:
+        InputError: If so, naming the line where it ceases to be text.
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(_LONGEST_MARK)
+        other = next((said for mark, said in _MARKS.items() if start.startswith(mark)), None)
+        if other:
+            raise InputError(f"data {name!r}: {path} is {other}")
+        file.seek(0)
+        number, blank = 0, True
+        for number, line in enumerate(file, start=1):
+            blank = blank and not line.strip()
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"data {name!r}: {path}: line {number} is not UTF-8 text (byte {error.start + 1} of it); if it is"
+                    " Latin-1, `iconv -f latin1 -t utf-8` converts it"
+                ) from error
+    if blank:
+        raise InputError(f"data {name!r}: {path} is empty")
+
+
+def check_cells(path: Path, separator: str, expected: int, name: str) -> None:
+    """Refuses a row of fewer or more cells; pandas takes cells that are not there for missing ones.
+
+    Args:
+        path: The file.
+        separator: What separates cells.
+        expected: How many a row has.
+        name: Of the data, for messages.
+
+    Raises:
+        InputError: Naming the first such line.
+    """
     with contextlib.suppress(csv.Error):  # such as a text that is longer than its reader takes
-        for line, cells in _records(path, separator):
+        for line, cells in records(path, separator):
             if len(cells) != expected:
                 raise InputError(f"data {name!r}: {path}: line {line} has {len(cells)} cells, expected {expected}")
 
@@ -164,9 +214,19 @@ def _count(path: Path) -> int:
     return ends + (last != b"\n")
 
 
-def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """The records of a file that are not empty, and the line on which each begins."""
+def records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The records of a file that are not empty, and the line on which each begins.
+
+    Args:
+        path: The file.
+        separator: What separates cells; one of several characters knows no quotes.
+    """
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        if len(separator) > 1:
+            for number, text in enumerate(file, start=1):
+                if text.strip():
+                    yield number, text.rstrip("\r\n").split(separator)
+            return
         reader, begins = csv.reader(file, delimiter=separator), 1
         for cells in reader:
             if cells:

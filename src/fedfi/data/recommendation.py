@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedfi.arguments import described, named
 from fedfi.data import hub
-from fedfi.data.interactions import SUFFIXES, Ratings, from_frame, is_ratings_file, read_ratings
-from fedfi.errors import InputError, beside, unknown
+from fedfi.data.interactions import Ratings, from_frame
+from fedfi.data.objects import is_frame
+from fedfi.data.ratingcolumns import check_columns
+from fedfi.data.ratingsfile import SUFFIXES, is_ratings_file, read_ratings
+from fedfi.errors import InputError, SettingError, beside, unknown
 from fedfi.importing import import_callable
 from fedfi.numerics.counter import below, normal, uniform, words
 
@@ -35,35 +39,49 @@ def is_ratings(name: str) -> bool:
     return name in _SOURCES or (is_ratings_file(Path(name)) and Path(name).expanduser().exists())
 
 
-def load_ratings(name: str | Path | Any) -> Ratings:
+@named
+def load_ratings(name: str | Path | Any, *, columns: Mapping[str, str] | None = None) -> Ratings:
     """Loads ratings.
 
     Args:
-        name: A name of `available`; the path of a file (csv, tsv, MovieLens's ``::``, RecBole's ``.inter``);
+        name: A name of `available`; the path of a file (csv, tsv, MovieLens's ``::``, RecBole's ``.inter``, parquet);
             ``"package.module:function"`` that returns a data frame or `Ratings`; or one of the two.
+        columns: What columns are called that fedfi does not know by their names, such as ``{"user": "customer",
+            "item": "article", "rating": "stars", "time": "bought_at"}``.
 
     Raises:
         InputError: If there are no such ratings, or they do not fit.
     """
+    columns = check_columns(columns)
     if isinstance(name, Ratings):
-        return name
+        return _as_it_is(name, columns, "fedfi.Ratings")
     if not isinstance(name, str | Path):
-        if hasattr(name, "columns"):
-            return from_frame(name)
-        raise InputError(f"ratings are a name, a path or a data frame, got {type(name).__name__}")
+        if is_frame(name):
+            return from_frame(name, columns=columns)
+        raise InputError(f"ratings are a name, a path or a data frame, got {described(name)}")
     key = str(name)
     if key in _SOURCES:
-        return _SOURCES[key].read(key)
+        return _as_it_is(_SOURCES[key].read(key), columns, repr(key))
     path = Path(key).expanduser()
     if path.exists():
-        return read_ratings(path, path.stem)
+        return read_ratings(path, path.stem, columns)
     if ":" in key:
         found = import_callable(key, "function")()
-        return found if isinstance(found, Ratings) else from_frame(found, key)
+        if isinstance(found, Ratings):
+            return _as_it_is(found, columns, f"what {key!r} gives")
+        if not is_frame(found):
+            raise InputError(f"function {key!r} gave {described(found)}, expected a data frame or fedfi.Ratings")
+        return from_frame(found, key, columns)
     if len(path.parts) > 1 or path.suffix:
         raise InputError(f"no data at {key}{beside(path, SUFFIXES, where=True)}")
     hint = beside(path, SUFFIXES)
     raise InputError(unknown("ratings data set", key, _SOURCES) + f", or give a path or package.module:function{hint}")
+
+
+def _as_it_is(ratings: Ratings, columns: Mapping[str, str], what: str) -> Ratings:
+    if columns:
+        raise SettingError(f"columns: means nothing for {what}, whose columns are known")
+    return ratings
 
 
 def synthetic(name: str) -> Ratings:
@@ -110,6 +128,9 @@ class _Published:
     others: tuple[str, ...] = ()
 
     def __call__(self, name: str) -> Ratings:
+        return replace(self._read(name), notes=())  # which columns they have, and need not, is known
+
+    def _read(self, name: str) -> Ratings:
         file = (self.member or self.url).rpartition("/")[2]
         folder = hub.data_folder(name)
         if folder is not None:

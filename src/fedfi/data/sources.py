@@ -140,6 +140,8 @@ def _read(name: Any, options: Options) -> Pair:
         raise InputError(f"no data at {key}{beside(path, files.READABLE, folders=True, where=True)}")
     from fedfi.data.recommendation import available as ratings  # which are no examples, yet named in the same place
 
+    if key in ratings():
+        raise InputError(f"{key!r} holds ratings, not examples: fedfi.load_ratings({key!r}) loads them")
     names = available() | ratings()
     raise InputError(
         unknown("data set", key, names, "fedfi list datasets")

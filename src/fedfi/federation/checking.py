@@ -8,6 +8,7 @@ from typing import Any
 
 from fedfi.arguments import as_call, described, expect
 from fedfi.data.federated import FederatedData
+from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError, about, some
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, NotesOnClients
 from fedfi.federation.evaluation import Evaluate
@@ -84,6 +85,11 @@ def check_data(task: Task, evaluate: Evaluate) -> None:
 def notes_on_method(algorithm: Algorithm[Any], clients: Sequence[str]) -> list[str]:
     """What a method has to say of so many clients before the first round."""
     return algorithm.notes_on_clients(clients) if isinstance(algorithm, NotesOnClients) else []
+
+
+def notes_on_split(task: Task) -> list[str]:
+    """What is doubtful about how ratings were read and split, as `split.json` has it; nothing of data elsewhere."""
+    return list(task.data.warnings) if isinstance(task.data, RatingsData) else []
 
 
 def notes_on_data(algorithm: Algorithm[Any], task: Task, evaluate: Evaluate) -> list[str]:

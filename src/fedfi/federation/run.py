@@ -20,6 +20,7 @@ from fedfi.federation.checking import (
     check_rest,
     notes_on_data,
     notes_on_method,
+    notes_on_split,
 )
 from fedfi.federation.engine import Engine
 from fedfi.federation.evaluation import Evaluate
@@ -112,7 +113,7 @@ def run(
                     check_same_data(Path(out), task.data)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
-            loop.notes = odd + held + notes_on_method(algorithm, engine.clients())
+            loop.notes = odd + held + notes_on_split(task) + notes_on_method(algorithm, engine.clients())
             load_before(algorithm, task)
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])

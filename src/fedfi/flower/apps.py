@@ -262,6 +262,8 @@ def _own_ratings(experiment: Experiment, name: str, given: Any) -> RatingsData:
         return given.with_items(whole.items)
     if not isinstance(given, Ratings) and not hasattr(given, "columns"):
         raise InputError(f"data {name!r} gave a {type(given).__name__}, expected ratings: a data frame, or fedfi's own")
-    ratings = given if isinstance(given, Ratings) else from_frame(given, name)
     with experiment.naming("data"):
+        ratings = (
+            given if isinstance(given, Ratings) else from_frame(given, name, experiment.settings.data.column_names)
+        )
         return leave_one_out(ratings, **experiment.settings.data.ratings).with_items(whole.items)

@@ -101,6 +101,8 @@ def _clients(page: Page, firsts: Sequence[RunRecord]) -> str:
 def _events(runs: Sequence[RunRecord]) -> str:
     rows = []
     for run in runs:
+        told = {event.get("text") for event in run.of_kind("warning")}
+        rows += [[run.label, "", "split", text] for text in run.split.get("warnings", ()) if text not in told]
         for event in run.events:
             if event["event"] == "failure":
                 what = f"client {event['client']}, {event['stage']}: {event['error']}"
