@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from fedfi.federation.checkpoint import tensors_from_file, tensors_to_file
+from fedfi.federation.packet import Packet, decode
 from fedfi.models import InputSpec, build
+from fedfi.oneshot.header import sealed
 
 SPEC = InputSpec("image", (1, 8, 8), 4)
 LABELS = ("0,1", "1,2,3")
@@ -26,6 +28,13 @@ def parties(tmp_path):
     images = rng.integers(0, 255, (16, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "v.npz", x_train=images, y_train=np.arange(16) % 4, x_test=images, y_test=np.arange(16) % 4)
     return tmp_path
+
+
+def resealed(raw, tensors=None, **scalars):
+    """An upload with other content, and the digest that belongs to it."""
+    packet = decode(raw)
+    changed = {name: tensors[name](t) if name in (tensors or {}) else t for name, t in packet.tensors.items()}
+    return sealed(Packet(changed, {**packet.scalars, **scalars})).encode()
 
 
 def upload(fedfi, folder, i, *more, method="fedfiot", out=None):
@@ -157,9 +166,9 @@ def test_what_was_measured_for_another_method_is_refused(fedfi, parties):
     ("change", "said"),
     [
         (lambda raw: raw[: len(raw) // 2], "is not an upload"),
-        (lambda raw: raw.replace(b"fedfi-upload-1", b"fedfi-upload-9"), "its format is 'fedfi-upload-9'"),
+        (lambda raw: raw.replace(b"fedfi-upload-2", b"fedfi-upload-9"), "its format is 'fedfi-upload-9'"),
         (
-            lambda raw: raw.replace(b'\\"mlp\\"', b'\\"cnn\\"'),
+            lambda raw: resealed(raw, model="cnn"),
             "u1.safetensors: model 'cnn': hidden: unknown option 'hidden'",
         ),
     ],

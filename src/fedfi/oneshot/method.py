@@ -106,6 +106,8 @@ class Merging(Algorithm[State], ABC):
 
     takes_widths: ClassVar[bool] = False
     """Whether models of other widths than the server's can be merged."""
+    takes_mixtures: ClassVar[bool] = False
+    """Whether several uploads of one party are its mixture."""
 
     @abstractmethod
     def needs(self) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ class Merging(Algorithm[State], ABC):
         Raises:
             InputError: If the models do not fit each other, lack a statistic, or an option does not fit.
         """
-        check_alike(uploads, widths=self.takes_widths)
+        check_alike(uploads, widths=self.takes_widths, mixtures=self.takes_mixtures)
         if any(u.wiring is not None for u in uploads) and (
             self.class_prior or self.tune_weights or self.rescale or self.distil != "no"
         ):
