@@ -15,6 +15,7 @@ from torch import nn
 from fedfi import registry
 from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
+from fedfi.cli.outputs import refuse_within_record
 from fedfi.cli.running import remembered
 from fedfi.data.inputs import METADATA
 from fedfi.errors import InputError, unknown
@@ -47,6 +48,7 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     """
     if out.suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
+    refuse_within_record(out, [directory])
     with importing_from(*remembered([directory]), Path.cwd()):
         experiment = of_run(directory)
         if not experiment.method.central:

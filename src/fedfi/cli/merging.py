@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfi import registry
+from fedfi.cli.outputs import refuse_overwriting
 from fedfi.errors import InputError, unknown
 from fedfi.validation import validate
 
@@ -137,20 +138,6 @@ def merge(
         print(json.dumps(report, indent=1))
     elif not quiet:
         _show(report)
-
-
-def refuse_overwriting(out: Path, inputs: Sequence[Path | str | None]) -> None:
-    """Refuses an output that is one of the files that are read.
-
-    Raises:
-        InputError: Naming both.
-    """
-    for given in inputs:
-        if given is None:
-            continue
-        path = Path(given).expanduser()
-        if out.exists() and path.exists() and out.samefile(path):
-            raise InputError(f"--out {out}: is {given}, which is read; choose another name")
 
 
 def _tell(notes: Sequence[str]) -> None:

@@ -173,8 +173,8 @@ def write_upload(
     """
     if named := [option for option in outside(network.name) if network.options.get(option) is not None]:
         raise InputError(
-            f"model.{named[0]}: an upload names no place that whoever merges would load from; name a function that makes"
-            " the network (--model package.module:function), which the merge then names, too"
+            f"model.{named[0]}: an upload names no place that whoever merges would load from; name a function that"
+            " makes the network (--model package.module:function), which the merge then names, too"
         )
     bench = network.bench()
     load_weights(bench, weights, source)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,8 +43,13 @@ class Meaning:
         found = replace(Inputs.of(data), fill=None, mean=None, std=None)
         if data.tokenizer is None:
             return Meaning(found)
-        tokens = hashlib.blake2b(json.dumps(dict(data.tokenizer), sort_keys=True).encode(), digest_size=8).hexdigest()
-        return Meaning(found if "pretrained" in data.tokenizer else replace(found, tokenizer=None), tokens)
+        folder = Path(str(data.tokenizer.get("pretrained", "")))
+        own = "pretrained" not in data.tokenizer or folder.is_dir()  # no name that means the same elsewhere
+        text = json.dumps(dict(data.tokenizer), sort_keys=True).encode()
+        if own and "pretrained" in data.tokenizer:
+            text = (folder / "tokenizer.json").read_bytes()
+        tokens = hashlib.blake2b(text, digest_size=8).hexdigest()
+        return Meaning(replace(found, tokenizer=None) if own else found, tokens)
 
     def scalars(self) -> dict[str, str]:
         """What of it an upload's header holds."""

@@ -89,7 +89,7 @@ class Merging(Algorithm[State], ABC):
         bool, Field(description="measure the merged model's batch norm statistics on the server's examples")
     ] = True
     class_prior: Annotated[
-        float, Field(ge=0, description="how much of a client's log class frequencies is taken off its logits; 1 = all")
+        float, Field(ge=0, le=1, description="share of a client's log class frequencies that is taken off its logits")
     ] = 0.0
     tune_weights: Annotated[
         int, Field(ge=0, description="sweeps over clients that double or halve weights by the server's examples")

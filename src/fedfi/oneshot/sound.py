@@ -1,4 +1,4 @@
-"""Whether weights are sound: finite, possible, true to their ties, near what they were rounded to, and of these data."""
+"""Whether weights are sound: finite, possible, true to their ties, near what is sent of them, and of these data."""
 
 from __future__ import annotations
 
