@@ -15,6 +15,7 @@ import csv
 import io
 import json
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -120,6 +121,12 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     sizes = {"layers": options.layers, "hidden": options.hidden, "intermediate": 2 * options.hidden}
     given = {"checkpoint": options.checkpoint} if options.checkpoint else sizes
     settings = [x for key, value in given.items() for x in ("--set", f"model.{key}={json.dumps(value)}")]
+    name = "roberta"
+    if options.checkpoint:  # an upload names no folder to load from: whoever merges names the code that does
+        code = "import fedfi\n\n\ndef network(spec):\n    return fedfi.build('roberta', spec, checkpoint={!r})\n"
+        (out / "pretrained.py").write_text(code.format(str(Path(options.checkpoint).resolve())))
+        sys.path.insert(0, str(out.resolve()))
+        name, settings = "pretrained:network", []
     columns = [x for key, value in about.items() for x in ("--set", f"data.{key}={json.dumps(value)}")]
 
     def network(weights: Path | None = None) -> torch.nn.Module:
@@ -133,21 +140,21 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     save(tuned(network(), held["start"].examples(), options.epochs, 1e-3, 0), start)
     test, scores, uploads = held["test"].examples(), {}, []
     scores["start"] = accuracy(network(start), test)
-    for seed, name in enumerate(("books", "meals"), start=1):
-        model = tuned(network(start), held[name].examples(), options.epochs, 5e-4, seed)
-        weights, upload = out / f"{name}.safetensors", out / f"{name}.upload"
+    for seed, party in enumerate(("books", "meals"), start=1):
+        model = tuned(network(start), held[party].examples(), options.epochs, 5e-4, seed)
+        weights, upload = out / f"{party}.safetensors", out / f"{party}.upload"
         save(model, weights)
-        scores[f"party {name}"] = accuracy(model, test)
-        files = ["--weights", str(weights), "--data", str(out / f"{name}.csv"), "-o", str(upload)]
-        run(["fisher", "--model", "roberta", *settings, *columns, "--classes", "bad,good", *files])
+        scores[f"party {party}"] = accuracy(model, test)
+        files = ["--weights", str(weights), "--data", str(out / f"{party}.csv"), "-o", str(upload)]
+        run(["fisher", "--model", name, *settings, *columns, "--classes", "bad,good", *files])
         uploads.append(str(upload))
-    for name in METHODS:
-        merged = out / f"{name}.safetensors"
+    for method in METHODS:
+        merged = out / f"{method}.safetensors"
         judge = ["--validate", str(out / "judge.csv"), *columns, "--classes", "bad,good", "--base", str(start)]
-        run(["merge", *uploads, "--method", name, *judge, "-o", str(merged)])
-        scores[name] = accuracy(network(merged), test)
-    for name, score in scores.items():
-        print(f"{score:6.1%}  {name}")
+        run(["merge", *uploads, "--model", name, "--method", method, *judge, "-o", str(merged)])
+        scores[method] = accuracy(network(merged), test)
+    for label, score in scores.items():
+        print(f"{score:6.1%}  {label}")
     return scores
 
 

@@ -11,13 +11,17 @@ from tests import tiny
 from tests.oneshot import cases
 
 from fedfi.averaging.fedavg import FedAvg
+from fedfi.channels import discover
 from fedfi.errors import InputError
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.run import run
 from fedfi.oneshot.alignment import by_blocks, by_layers, full_objective
 from fedfi.oneshot.fedfiot import FedFiOT, damped_weights, fuse
 from fedfi.oneshot.fishermerge import fisher_mean
-from fedfi.oneshot.means import mean
+from fedfi.oneshot.means import elementwise, mean
+from fedfi.oneshot.otfusion import transported
+from fedfi.oneshot.rebasin import merge_many
+from fedfi.oneshot.taskarithmetic import added
 from fedfi.oneshot.units import moved
 from fedfi.oneshot.uploads import Upload
 from fedfi.oneshot.wbfusion import barycentre_fusion
@@ -272,3 +276,69 @@ def test_independent_starts_differ_and_are_aligned():
     shared = run(FedFiOT(), tiny.small(), rounds=1).metrics[0]["permuted"]
     independent = run(FedFiOT(initialization="independent"), tiny.small(), rounds=1).metrics[0]["permuted"]
     assert independent > shared
+
+
+class Shares(torch.nn.Module):
+    """Two layers of one matrix between others."""
+
+    def __init__(self):
+        super().__init__()
+        self.i, self.a, self.b, self.o = (torch.nn.Linear(*s) for s in ((5, 8), (8, 8), (8, 8), (8, 3)))
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        x = torch.relu(self.i(x))
+        return self.o(torch.relu(self.b(torch.relu(self.a(x)))))
+
+
+@pytest.mark.parametrize("way", ["layers", "blocks", "rebasin", "transport", "barycentre"])
+def test_copies_of_a_network_with_tied_weights_are_recovered(way):
+    """From state dicts, which have the shared matrix under both names: what comes out has both, and computes the same."""
+    torch.manual_seed(0)
+    model, x = Shares().eval(), torch.randn(4, 5)
+    wired = discover(model, x)
+    own = {n: t.clone() for n, t in model.state_dict().items()}
+    copy = wired.permute(own, cases.shuffles(wired, 1))
+    names = [n for n, _ in model.named_parameters()]
+    ones = {n: torch.ones_like(own[n]) for n in names}
+    if way in ("layers", "blocks"):
+        found = fuse([own, copy], [ones, ones], wired, order=way).model
+    elif way == "rebasin":
+        found = merge_many([own, copy], names, wired, [0.5, 0.5], torch.Generator().manual_seed(0))[0][1]
+    elif way == "transport":
+        found = transported(copy, own, names, wired)[0]
+    else:
+        found = by_layers(wired, [own, copy], [ones, ones], 0).models[1]
+    assert found.keys() == own.keys()
+    assert torch.equal(found["a.weight"], found["b.weight"])
+    other = Shares().eval()
+    other.load_state_dict(found)
+    torch.testing.assert_close(other(x), model(x), rtol=0, atol=1e-5)
+
+
+def test_two_values_for_a_tied_weight_are_refused():
+    model = Shares().eval()
+    wired = discover(model, torch.randn(4, 5))
+    own = {n: t.clone() for n, t in model.state_dict().items()}
+    with pytest.raises(InputError, match=r"'b.weight' and 'a.weight' are one tensor of the network, but differ"):
+        fuse([own | {"b.weight": own["b.weight"] + 1}], [{"i.weight": torch.ones(8, 5)}], wired)
+
+
+def test_means_by_weights_keep_ties():
+    """Models 1 and 4 of weights 2 and 1: (2 + 4) / 3 = 2 under both names, where the plain mean is 2.5."""
+    models = [dict.fromkeys(("a", "b"), torch.tensor([value])) for value in (1.0, 4.0)]
+    weights = [{"a": torch.tensor([weight])} for weight in (2.0, 1.0)]
+    found = elementwise(models, weights, [1, 1])
+    assert (float(found["a"]), float(found["b"])) == (2.0, 2.0)
+    moved = added(models, {"a": torch.zeros(1), "b": torch.zeros(1)}, ["a"], [1, 1], scale=2.0)
+    assert (float(moved["a"]), float(moved["b"])) == (5.0, 5.0)
+
+
+def test_objectives_of_a_group():
+    """One party's unit is 0, the other's 2, one coordinate of weight 1: the reference costs 4, the mean 1 + 1 = 2."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)).eval()
+    wired = discover(model, torch.randn(2, 1))
+    models = [{"0.weight": torch.tensor([[v]]), "1.weight": torch.ones(1, 1)} for v in (0.0, 2.0)]
+    found = by_layers(wired, models, [{n: torch.ones(1, 1) for n in m} for m in models], 0)
+    assert found.unaligned == {"0.weight": 2.0}
+    assert found.objectives == {"0.weight": (4.0, 2.0)}

@@ -262,3 +262,18 @@ def test_a_federation_takes_them():
     bens = run(FedBEns(models=2, steps=2, curvature="diag", distil="server", distil_steps=2), task, rounds=2)
     assert bens.failures == []
     assert 0 <= bens.metrics[-1]["global/accuracy"] <= 1
+
+
+def test_a_class_that_nobody_has_seen_is_not_raised():
+    """Of counts (6, 1, 0, 3), p = (7, 2, 1, 4) / 14: class 1 rises by log 7/2 against class 0, class 2 by nothing."""
+    where, counts = server("mlp"), torch.tensor([6, 1, 0, 3])
+    given = uploads("mlp", Average(class_prior=1.0), where)
+    given = [dataclasses.replace(u, statistics={"classes": {"counts": counts}}) for u in given]
+    after = corrected(given, where, 1.0)[0].model["head.bias"]
+    moved = after - given[0].model["head.bias"]
+    torch.testing.assert_close(moved - moved[0], torch.tensor([1, 7 / 2, 1, 7 / 4]).log())
+
+
+def test_class_prior_is_at_most_all_of_it():
+    with pytest.raises(InputError, match="class_prior"):
+        Average(class_prior=1.5)

@@ -231,11 +231,13 @@ def report(
     quiet: _Quiet = False,
 ) -> None:
     """Make one page of one or more runs."""
+    from fedfi.cli.outputs import refuse_within_record
     from fedfi.report import write_report
 
     if out is None and len(directories) > 1:
         raise typer.BadParameter("of several directories needs a name for the page: -o FILE.html")
     out = out or directories[0] / "report.html"
+    refuse_within_record(out, directories)
     write_report(directories, out)
     if not quiet:
         typer.echo(f"report: {out}")

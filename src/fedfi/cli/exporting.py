@@ -16,6 +16,7 @@ from fedfi import registry
 from fedfi.channels import changed_attributes
 from fedfi.channels.tracing import quiet
 from fedfi.cli.exits import quoted
+from fedfi.cli.outputs import refuse_within_record
 from fedfi.cli.running import remembered
 from fedfi.data.inputs import FILE, METADATA
 from fedfi.errors import InputError, PlaceError, unknown
@@ -49,6 +50,7 @@ def export(directory: Path, capacity: str | None, out: Path, quiet: bool) -> Non
     """
     if out.suffix not in _SUFFIXES:
         raise InputError(f"--out {out}: " + unknown("kind of file", out.suffix, _SUFFIXES))
+    refuse_within_record(out, [directory])
     with importing_from(*remembered([directory]), Path.cwd()):
         experiment = of_run(directory)
         if not experiment.method.central:

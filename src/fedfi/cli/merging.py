@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfi import registry
+from fedfi.cli.outputs import refuse_overwriting
 from fedfi.errors import InputError, unknown
 from fedfi.validation import validate
 
@@ -50,10 +52,11 @@ def fisher(
 
     if bits not in (16, 32):
         raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
+    refuse_overwriting(out, [weights, data])
     tables = _tables(settings, ("model", "data", ""))
     examples = examples_of(data, tables["data"], classes)
     network = Network(model, tables["model"], examples.dataset.spec)
-    packet = write_upload(
+    written = write_upload(
         out,
         network,
         read_weights(weights),
@@ -66,8 +69,10 @@ def fisher(
         source=str(weights),
     )
     if not quiet:
-        count = packet.scalars["examples"]
-        print(f"{out}: {packet.nbytes:,} bytes for {method}, of {model} on {count} examples")
+        _tell(written.notes)
+        count = written.packet.scalars["examples"]
+        print(f"{out}: {written.packet.nbytes:,} bytes for {method}, of {model} on {count} examples")
+        print(f"{weights}: {written.fit}")
 
 
 def merge(
@@ -98,22 +103,26 @@ def merge(
     """
     from fedfi.federation.checkpoint import serialised, write_output
     from fedfi.federation.workbench import deployable
-    from fedfi.oneshot.files import check_together, lead_of, load_weights, merge_files, read_upload
+    from fedfi.oneshot.files import check_judge, check_together, lead_of, load_weights, merge_files, read_upload
 
+    refuse_overwriting(out, [*uploads, base, validate_on])
     tables = _tables(settings, ("data", ""))
     name, _, preset = method.partition(":")
     chosen = _method(name, tables[""], preset or None)
     files = [read_upload(path, model) for path in uploads]
-    check_together(files, name, chosen.measures(), widths=chosen.takes_widths)
+    widths, mixtures = chosen.takes_widths, chosen.takes_mixtures
+    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures)
     network = lead_of(files)
     examples = None
     if validate_on is not None:
-        examples = examples_of(validate_on, tables["data"], classes or str(network.spec.classes))
+        labels = files[0].meaning.inputs.labels or [str(i) for i in range(network.spec.classes)]
+        examples = examples_of(validate_on, tables["data"], classes or labels)
         if examples.dataset.spec.shape != network.spec.shape:
             given, expected = list(examples.dataset.spec.shape), list(network.spec.shape)
             raise InputError(
                 f"--validate {validate_on}: an example is {given}, but the uploads' models take {expected}"
             )
+        notes += check_judge(files, examples, f"--validate {validate_on}")
     start = None
     if base is not None:
         bench = network.bench()
@@ -122,15 +131,28 @@ def merge(
     merged, report = merge_files(files, chosen, examples=examples, base=start)
     about = {"method": method, "model": network.name, "options": json.dumps(dict(network.options))}
     write_output(out, serialised(merged.deployed or deployable(network.task(), merged.model), about))
-    report = {"method": method, "out": str(out), **report}
+    report = {"method": method, "out": str(out), **report, "notes": notes}
+    if not quiet:
+        _tell(notes)
     if as_json:
         print(json.dumps(report, indent=1))
     elif not quiet:
         _show(report)
 
 
-def examples_of(name: str, options: Mapping[str, Any], classes: str | None) -> Examples:
-    """The examples of a data set, normalised by themselves, with labels in the given order."""
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def examples_of(name: str, options: Mapping[str, Any], classes: str | Sequence[str] | None) -> Examples:
+    """The examples of a data set, normalised by themselves, with labels in the given order.
+
+    Args:
+        name: As in an experiment's ``data.name``.
+        options: Options of the data.
+        classes: As given on the command line; or labels as uploads name them.
+    """
     from fedfi.data import load
 
     try:
@@ -156,14 +178,17 @@ def read_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not a safetensors file: {error}") from error
 
 
-def _relabelled(data: Dataset, classes: str) -> Dataset:
+def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
     """The data set with classes counted in the order given: a party may lack some of them."""
     import torch
 
-    given = classes.split(",") if not classes.isdecimal() else [str(i) for i in range(int(classes))]
+    said, given = "the uploads' classes", list(classes)
+    if isinstance(classes, str):
+        said = f"--classes {classes}"
+        given = classes.split(",") if not classes.isdecimal() else [str(i) for i in range(int(classes))]
     own = [str(label) for label in data.label_names or range(data.spec.classes)]
     if missing := [label for label in own if label not in given]:
-        raise InputError(f"--classes {classes}: " + unknown("label", missing[0], given))
+        raise InputError(f"{said}: " + unknown("label", missing[0], given))
     places = torch.tensor([given.index(label) for label in own])
     spec = dataclasses.replace(data.spec, classes=len(given))
     return dataclasses.replace(data, targets=places[data.targets], spec=spec, label_names=tuple(given))

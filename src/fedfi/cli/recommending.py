@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fedfi.cli.exits import quoted
+from fedfi.cli.outputs import refuse_overwriting, refuse_within_record
 from fedfi.cli.running import remembered
 from fedfi.data.ratings import RatingsData
 from fedfi.engines.local import LocalEngine
@@ -52,6 +53,8 @@ def recommend(directory: Path, user: str | None, count: int, out: Path | None) -
         InputError: If there is no such run or user, or the run is not one of recommendation.
         RunError: If no round is done, or the scores of everybody asked for are no numbers.
     """
+    if out is not None:
+        refuse_within_record(out, [directory])
     with importing_from(*remembered([directory]), Path.cwd()):
         _recommend(directory, user, count, out)
 
@@ -63,6 +66,8 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
     if experiment.method.data_kind != "ratings" or not isinstance(experiment.method, ScoresItems):
         name = experiment.settings.algorithm["name"]
         raise InputError(f"{experiment.source}: algorithm.name = {name!r}: recommends nothing")
+    if out is not None:
+        refuse_overwriting(out, [str(experiment.settings.data.get("name", ""))])
     task = _task(experiment, directory)
     data = task.data
     assert isinstance(data, RatingsData)  # `task` checks the kind

@@ -97,7 +97,7 @@ class Inputs(metaclass=Named):
         if not found:
             raise PlaceError(f"{path}: says nothing of a model's inputs; export the run again, or read its {FILE}")
         try:
-            return _from_record(json.loads(found))
+            return from_record(json.loads(found))
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise PlaceError(f"{path}: is damaged ({first_line(error)})") from error
 
@@ -211,7 +211,12 @@ def _content(path: Path) -> str | None:
         raise PlaceError(f"{path}: cannot be read: {first_line(error)}") from error
 
 
-def _from_record(record: Mapping[str, Any]) -> Inputs:
+def from_record(record: Mapping[str, Any]) -> Inputs:
+    """The inverse of `Inputs.record`.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError, RuntimeError: If it is none.
+    """
     if record["kind"] not in _ROWS:
         raise ValueError(f"its kind is {record['kind']!r}")
     shape = tuple(map(int, record["shape"]))

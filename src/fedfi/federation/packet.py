@@ -191,6 +191,7 @@ class Layout:
         scalars: Type of each scalar; a whole number passes for a float.
         blobs: Length of each blob in bytes.
         least: Smallest value that a tensor or scalar of this name may hold.
+        most: Largest magnitude of a number that a tensor or scalar of this name may hold.
         most_bytes: Blobs whose length is only bounded: at most so many bytes.
         also: A further check of packet and sender, which raises a `PacketError`.
     """
@@ -199,6 +200,7 @@ class Layout:
     scalars: Mapping[str, type[Scalar]] = field(default_factory=dict)
     blobs: Mapping[str, int] = field(default_factory=dict)
     least: Mapping[str, float] = field(default_factory=dict)
+    most: Mapping[str, float] = field(default_factory=dict)
     most_bytes: Mapping[str, int] = field(default_factory=dict)
     also: Callable[[Packet, str], None] | None = None
 
@@ -246,6 +248,11 @@ class Layout:
                     f"client {sender!r}: tensor {name!r} of shape {shape} holds {float(tensor.min()):g},"
                     f" expected at least {self.least[name]:g}"
                 )
+            if name in self.most and tensor.numel() and (largest := _largest(tensor)) > self.most[name]:
+                raise PacketError(
+                    f"client {sender!r}: tensor {name!r} of shape {shape} holds {largest:g} in magnitude,"
+                    f" expected at most {self.most[name]:g}"
+                )
         for name, value in packet.scalars.items():
             self._check_scalar(name, value, sender)
         for name, blob in packet.blobs.items():
@@ -273,6 +280,14 @@ class Layout:
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value}")
         if name in self.least and value < self.least[name]:
             raise PacketError(f"client {sender!r}: scalar {name!r} is {value}, expected at least {self.least[name]:g}")
+        if name in self.most and abs(value) > self.most[name]:
+            raise PacketError(f"client {sender!r}: scalar {name!r} is {value}, expected at most {self.most[name]:g}")
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest magnitude; infinities were judged before, and are those that may be there."""
+    values = tensor.double().abs()
+    return float(values.masked_fill(~values.isfinite(), 0).max())
 
 
 def _not_finite(tensor: Tensor, sent: Tensor | None) -> int:

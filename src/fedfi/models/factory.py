@@ -36,6 +36,8 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 _SCALED: tuple[Callable[..., nn.Module], ...] = (mlp, cnn, small_cnn, resnet18)
 """Models whose options scale them."""
+_OUTSIDE: Mapping[str, tuple[str, ...]] = {"roberta": ("checkpoint",)}
+"""Options that name a folder, or a repository of a hub, from which a model is loaded."""
 
 
 def available() -> dict[str, str]:
@@ -82,6 +84,29 @@ def build(name: str, spec: InputSpec, options: Mapping[str, object] | None = Non
         raise InputError(f"{where} must return a torch.nn.Module, got {type(model).__name__}")
     check_module(model)
     return model
+
+
+def outside(name: str) -> tuple[str, ...]:
+    """Options of a model that make it load something from a folder or a hub."""
+    return _OUTSIDE.get(name, ())
+
+
+def trained_size(name: str, spec: InputSpec, options: Mapping[str, object]) -> int:
+    """How many trained numbers a model has, found without taking memory for them; models of `available` only.
+
+    Raises:
+        InputError: As `build`.
+    """
+    where = f"model {name!r}"
+    if name not in _MODELS:
+        raise InputError(unknown("model", name, _MODELS))
+    try:
+        checked = _checked(_MODELS[name], where, options)
+        with torch.device("meta"):
+            module = call(_MODELS[name], where, spec, **checked)
+    except SettingError as error:
+        raise InputError(f"{where}: {error}") from error
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def check_options(name: str, options: Mapping[str, object]) -> None:

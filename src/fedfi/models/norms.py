@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedfi.errors import InputError, unknown
 
@@ -130,3 +130,14 @@ def _static_norms(model: nn.Module) -> list[_BatchNorm]:
 
 def _device(layer: _BatchNorm) -> torch.device | None:
     return layer.weight.device if layer.affine else None
+
+
+def never_negative(module: nn.Module) -> set[str]:
+    """Names of the buffers that hold variances and counts of batches, of batch and instance norms."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, norm in module.named_modules()
+        if isinstance(norm, _NormBase)
+        for name, buffer in norm.named_buffers(recurse=False)
+        if name in ("running_var", "num_batches_tracked") and buffer is not None
+    }

@@ -10,6 +10,7 @@ with inputs a and slopes g (Martens, Grosse, ICML 2015; Grosse, Martens, ICML 20
 matrix M as G M A. For one example and one position the approximation is exact.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,11 @@ class Factors:
 
 
 def matrix_layers(model: nn.Module) -> list[str]:
-    """Names of the layers that have factors: linear ones, and convolutions of one group padded by zeros."""
-    return [name for name, layer in model.named_modules() if _is_matrix(layer)]
+    """Names of the layers that have factors: linear ones, and convolutions of one group padded by zeros.
+
+    A layer that shares a parameter with another is none: its matrix is not its own.
+    """
+    return _unshared(model, [name for name, layer in model.named_modules() if _is_matrix(layer)])
 
 
 def kronecker_factors(
@@ -125,6 +129,8 @@ def _passes(
 def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tensor]:
     """X^T X / n of the inputs `[n, in]` of every linear layer that one pass calls once (no bias column).
 
+    Layers that share a parameter with another have none.
+
     Args:
         model: Left as found, run in the mode it is in.
         batches: Inputs `[B, ...]`.
@@ -132,7 +138,7 @@ def gram_matrices(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tens
     Raises:
         ValueError: For no batches.
     """
-    linear = [name for name, layer in model.named_modules() if is_plain(layer, nn.Linear)]
+    linear = _unshared(model, [name for name, layer in model.named_modules() if is_plain(layer, nn.Linear)])
     sums: dict[str, Tensor] = {}
     rows: dict[str, int] = {}
 
@@ -167,6 +173,13 @@ def root(matrix: Tensor, rank: int) -> Tensor:
     values, vectors = torch.linalg.eigh(matrix.double())
     chosen: Tensor = vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()
     return chosen.flip(1).to(matrix.dtype).contiguous()
+
+
+def _unshared(model: nn.Module, names: Collection[str]) -> list[str]:
+    """Those of the named layers whose parameters belong to no other module."""
+    owners = Counter(id(p) for layer in model.modules() for p in layer.parameters(recurse=False))
+    layers = dict(model.named_modules())
+    return [name for name in names if all(owners[id(p)] == 1 for p in layers[name].parameters(recurse=False))]
 
 
 def _is_matrix(layer: nn.Module) -> bool:

@@ -13,7 +13,7 @@ the full model never increases.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from torch import Tensor
 from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
-from fedfi.numerics.transport import PreparedCosts, assign, barycentre, weighted_mean
-from fedfi.oneshot.units import Orders, identity, producers, reorder, rows
+from fedfi.numerics.transport import PreparedCosts, assign, barycentre, objective, weighted_mean
+from fedfi.oneshot.units import Orders, identity, producers, reorder, retied, rows, untied
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +33,16 @@ class Aligned:
         models: Copies of the K models whose tensors are in the common order.
         weights: The same for their weights.
         orders: For each model and group, which old unit is at each place.
-        objectives: For each group (`by_layers`) or pass (`by_blocks`) the objective before and after.
+        objectives: For each group (`by_layers`) or pass (`by_blocks`) the objective before and after: before the first
+            assignment, of the reference with every unit of the group at its place; of the mean in the end.
+        unaligned: For each group (`by_layers`) the objective of the mean with every unit of the group at its place.
     """
 
     models: list[Tree]
     weights: list[Tree]
     orders: list[Orders]
     objectives: dict[str, tuple[float, float]]
+    unaligned: dict[str, float] = field(default_factory=dict)
 
 
 def by_layers(
@@ -66,16 +69,18 @@ def by_layers(
     """
     copies, masses, orders = _copies(wiring, models, weights)
     done: set[str] = set()
-    objectives = {}
+    objectives, unaligned = {}, {}
     for group in wiring.groups:
         members = producers(wiring, group, done, masses[0])
         if not members:
             raise InputError(f"nothing that makes the units of {group.name!r} is weighted, so they cannot be aligned")
-        start = copies[reference] if isinstance(reference, int) else reference
+        start = copies[reference] if isinstance(reference, int) else untied(wiring, reference)
+        values, by = [rows(model, members) for model in copies], [rows(weight, members) for weight in masses]
+        unaligned[group.name] = objective(weighted_mean(values, by), values, by)
         found = barycentre(
             rows(start, members),
-            [rows(model, members) for model in copies],
-            [rows(weight, members) for weight in masses],
+            values,
+            by,
             iterations=iterations,
             tolerance=tolerance,
         )
@@ -85,7 +90,7 @@ def by_layers(
             order[group.name] = places
         objectives[group.name] = found.objectives[0], found.objectives[-1]
         done.add(group.name)
-    return Aligned(copies, masses, orders, objectives)
+    return Aligned(_named(wiring, copies, models), _named(wiring, masses, weights), orders, objectives, unaligned)
 
 
 def by_blocks(
@@ -106,7 +111,7 @@ def by_blocks(
         passes: Passes over all groups at most.
     """
     copies, masses, orders = _copies(wiring, models, weights)
-    centre: Tree = dict(copies[reference] if isinstance(reference, int) else reference)
+    centre: Tree = dict(copies[reference]) if isinstance(reference, int) else untied(wiring, reference)
     centre = {name: centre[name].double() for name in masses[0]}
     objectives = {}
     for number in range(passes):
@@ -125,7 +130,7 @@ def by_blocks(
         objectives[f"pass {number + 1}"] = before, full_objective(centre, copies, masses)
         if not changed:
             break
-    return Aligned(copies, masses, orders, objectives)
+    return Aligned(_named(wiring, copies, models), _named(wiring, masses, weights), orders, objectives)
 
 
 def full_objective(
@@ -142,7 +147,11 @@ def full_objective(
 def _copies(
     wiring: Wiring, models: Sequence[Mapping[str, Tensor]], weights: Sequence[Mapping[str, Tensor]]
 ) -> tuple[list[Tree], list[Tree], list[Orders]]:
-    return [dict(m) for m in models], [dict(f) for f in weights], [identity(wiring) for _ in models]
+    return [untied(wiring, m) for m in models], [untied(wiring, f) for f in weights], [identity(wiring) for _ in models]
+
+
+def _named(wiring: Wiring, trees: Sequence[Tree], like: Sequence[Mapping[str, Tensor]]) -> list[Tree]:
+    return [retied(wiring, tree, other) for tree, other in zip(trees, like, strict=True)]
 
 
 def _improved(centre: Tree, model: Tree, weight: Tree, group: Group, members: list[Member]) -> Tensor | None:

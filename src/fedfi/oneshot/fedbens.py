@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
@@ -80,6 +80,8 @@ class FedBEns(Merging[FedBEnsState]):
     learning_rate: Annotated[float, Field(gt=0, description="of Adam")] = 1e-3
     check_every: Annotated[int, Field(ge=1, description="steps from one validation to the next")] = 30
 
+    takes_mixtures: ClassVar[bool] = True
+
     def needs(self) -> tuple[str, ...]:
         """What the curvature is made of."""
         return NEEDS[self.fisher][self.curvature]
@@ -111,7 +113,9 @@ class FedBEns(Merging[FedBEnsState]):
         numbers = range(self.models)
         tensors = {f"{i}/{n}": shape for i in numbers for n, shape in one.tensors.items()}
         least = {f"{i}/{n}": one.least[n] for i in numbers for n in one.tensors if n in one.least}
-        return Layout(tensors, one.scalars, least=least | {"examples": 1})
+        most = {f"{i}/{n}": one.most[n] for i in numbers for n in one.tensors if n in one.most}
+        most["examples"] = one.most["examples"]
+        return Layout(tensors, one.scalars, least=least | {"examples": 1}, most=most)
 
     def client_update(self, packet: Packet, client: Client) -> Packet:
         """Trains and measures each model."""

@@ -37,7 +37,7 @@ Options of the ablation (App. F): `alignment = "identity" | "euclidean"`, `aggre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, final
 
@@ -53,7 +53,7 @@ from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objectiv
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
-from fedfi.oneshot.units import identity, moved
+from fedfi.oneshot.units import identity, moved, retied, untied
 from fedfi.oneshot.uploads import Merged, Upload, Weights, largest, shares
 
 Alignment = Literal["fisher", "euclidean", "identity"]
@@ -110,7 +110,12 @@ def fuse(
         alignment: Distances weighted by f, unweighted, or none: every unit stays at its place.
         aggregation: The mean weighted by f, or the plain one.
         order: Groups in order of the computation, or block coordinate descent over all axes.
+
+    Raises:
+        InputError: If a model has two values for one tied tensor.
     """
+    names, models = models[0], [untied(wiring, m) for m in models]
+    fishers = [untied(wiring, f) for f in fishers]
     factors = [1.0] * len(models) if party is None else list(party)
     weights = [damped_weights(f, rho, damping, p) for f, p in zip(fishers, factors, strict=True)]
     if alignment == "identity":
@@ -124,13 +129,13 @@ def fuse(
         else:
             aligned = by_layers(wiring, models, compared, reference, iterations=iterations)
         if alignment == "euclidean":
-            aligned = Aligned(aligned.models, _follow(wiring, weights, aligned), aligned.orders, aligned.objectives)
+            aligned = replace(aligned, weights=_follow(wiring, weights, aligned))
     by = aligned.weights
     if aggregation == "mean":
         by = [{n: torch.full_like(t, p) for n, t in w.items()} for w, p in zip(by, factors, strict=True)]
     model = elementwise(aligned.models, by, factors)
     objective = full_objective(model, aligned.models, aligned.weights)
-    return Fused(model, aligned, objective, {"rho": rho, "damping": damping})
+    return Fused(retied(wiring, model, names), aligned, objective, {"rho": rho, "damping": damping})
 
 
 def _follow(wiring: Wiring, weights: Sequence[Tree], aligned: Aligned) -> list[Tree]:
@@ -260,6 +265,7 @@ class _Tried:
         found |= {f"permuted/{n}" if n else "permuted": share for n, share in moved(aligned.aligned.orders).items()}
         for name, (first, last) in aligned.aligned.objectives.items():
             found |= {f"objective/before/{name}": first, f"objective/after/{name}": last}
+        found |= {f"objective/unaligned/{n}": value for n, value in aligned.aligned.unaligned.items()}
         found["merge/fallback"] = float(fallback)
         return _Tried(returned, found, 0.0 if server is None else server.score(returned.model))
 

@@ -1,15 +1,16 @@
 """Merging without a server: each party writes one file, whoever collects the files merges them.
 
 An upload file is an encoded packet, hence safetensors; its scalars name the model, the layout of its parameters, the
-number of examples, the party, what was measured and for which method. Nothing in it is run: a model that is code of
-somebody's own must be named by whoever merges.
+number of examples, the party, what was measured and for which method, what its inputs and classes stand for, and a
+digest. Nothing in it is run or looked up: a model that is code of somebody's own must be named by whoever merges, a
+checkpoint is not named at all, and sizes that its tensors do not bear out are refused before a network is made.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,16 +29,19 @@ from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rng import keyed_generator, keyed_global_rng
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Workbench
-from fedfi.models import InputSpec, build
+from fedfi.models import InputSpec, build, outside, trained_size
+from fedfi.oneshot.header import DIGEST, Meaning, digest_of, sealed, spec_json, spec_text
 from fedfi.oneshot.method import Context, Merging
 from fedfi.oneshot.server import Server, score_of
+from fedfi.oneshot.sound import Fit, check_rounding, check_values, fit_of
 from fedfi.oneshot.statistics import KINDS, measure
 from fedfi.oneshot.uploads import Merged, Upload, largest
 from fedfi.oneshot.wire import Bits, Form
 
-FORMAT = "fedfi-upload-1"
+FORMAT = "fedfi-upload-2"
 _HEADER = {"format": str, "model": str, "options": str, "spec": str, "layout": str, "party": str, "kinds": str,
-           "method": str, "bits": int, "examples": int}  # fmt: skip
+           "method": str, "bits": int, "examples": int, "inputs": str, "tokens": str, DIGEST: str}  # fmt: skip
+_MOST_INPUT = 2**24  # numbers of one example: three channels of 2,300 by 2,300
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class UploadFile:
         kinds: What was measured.
         method: What for.
         upload: The model and the statistics.
+        meaning: What its inputs and classes stand for.
     """
 
     path: Path
@@ -87,6 +92,22 @@ class UploadFile:
     kinds: tuple[str, ...]
     method: str
     upload: Upload
+    meaning: Meaning
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of `write_upload`.
+
+    Attributes:
+        packet: What was written.
+        fit: How well the weights fit the examples.
+        notes: What whoever wrote it should know.
+    """
+
+    packet: Packet
+    fit: Fit
+    notes: Sequence[str]
 
 
 def layout_hash(bench: Workbench) -> str:
@@ -99,7 +120,8 @@ def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str) -
     """Takes a network's values from a state dict, all of them.
 
     Raises:
-        InputError: Naming the source and the first name that is missing, unexpected, or of another shape.
+        InputError: Naming the source and the first name that is missing, unexpected, or of another shape; or as
+            `sound.check_values`.
     """
     state = bench.module.state_dict()
     for what, names in (("lacks", state.keys() - weights.keys()), ("holds", weights.keys() - state.keys())):
@@ -110,6 +132,7 @@ def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str) -
     for name, value in weights.items():
         if value.shape != state[name].shape:
             raise InputError(f"{source}: {name!r} has shape {list(value.shape)}, expected {list(state[name].shape)}")
+    check_values(bench, weights, source)
     own = bench.tree()
     bench.load({n: t for n, t in weights.items() if n in own})
 
@@ -126,7 +149,7 @@ def write_upload(
     bits: Bits = 16,
     limit: int | None = None,
     source: str = "weights",
-) -> Packet:
+) -> Written:
     """Measures a model and writes its upload.
 
     Args:
@@ -142,16 +165,23 @@ def write_upload(
         source: Where the weights are from; errors start with it.
 
     Returns:
-        What was written.
+        What was written, and how well the weights fit the examples.
 
     Raises:
-        InputError: If the weights do not fit the network, or there are no examples.
+        InputError: If the weights do not fit the network or are no numbers, 16 bits are too few for them, there are no
+            examples, or the network is loaded from a place that others would have to load it from, too.
     """
+    if named := [option for option in outside(network.name) if network.options.get(option) is not None]:
+        raise InputError(
+            f"model.{named[0]}: an upload names no place that whoever merges would load from; name a function that"
+            " makes the network (--model package.module:function), which the merge then names, too"
+        )
     bench = network.bench()
     load_weights(bench, weights, source)
     task = network.task()
     form = Form.of(bench, task, kinds, bits)
     take_statistics(task, bench.module, examples)
+    fit = fit_of(task, bench.module, examples, limit)
     rng = keyed_generator(0, "measure", party)
     found = measure(kinds, bench.module, examples, task.loss, limit=limit, rng=rng)
     model = {n: t.clone() for n, t in bench.tree().items()}
@@ -160,16 +190,20 @@ def write_upload(
         "format": FORMAT,
         "model": network.name,
         "options": json.dumps(dict(network.options), sort_keys=True),
-        "spec": json.dumps(dataclasses.asdict(network.spec), sort_keys=True),
+        "spec": spec_json(network.spec),
         "layout": layout_hash(bench),
         "party": party,
         "kinds": ",".join(kinds),
         "method": method,
         "bits": bits,
+        **Meaning.of(examples.dataset).scalars(),
     }
-    packet = form.pack(upload, about)
+    packet = sealed(form.pack(upload, about))
+    notes = fit.notes(source)
+    if bits == 16:
+        notes += check_rounding(upload, form.unpack(packet, party), source)
     write_output(path, packet.encode())
-    return packet
+    return Written(packet, fit, notes)
 
 
 def read_upload(path: Path, model: str | None = None) -> UploadFile:
@@ -189,11 +223,13 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     about = packet.scalars
+    if isinstance(about.get("format"), str) and about["format"] != FORMAT:
+        raise InputError(f"{path}: its format is {about['format']!r}, expected {FORMAT!r}: make it anew")
     for key, kind in _HEADER.items():
         if type(about.get(key)) is not kind:
             raise InputError(f"{path}: is not an upload: {key!r} is {about.get(key)!r}, expected a {kind.__name__}")
-    if about["format"] != FORMAT:
-        raise InputError(f"{path}: its format is {about['format']!r}, expected {FORMAT!r}")
+    if (digest := digest_of(packet)) != about[DIGEST]:
+        raise InputError(f"{path}: is damaged: its digest is {about[DIGEST]}, that of what it holds {digest}")
     name = str(about["model"])
     if ":" in name and model != name:
         raise InputError(f"{path}: its model is code, {name!r}; to run it say --model {name}")
@@ -203,6 +239,8 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
         raise InputError(f"{path}: holds {unknown_kinds[0]!r}, expected some of {', '.join(KINDS)}")
     if about["bits"] not in (16, 32):
         raise InputError(f"{path}: bits is {about['bits']}, expected 16 or 32 (nearest valid: 16)")
+    meaning = _meaning(about, network.spec, path)
+    _check_sizes(network, packet, path)
     try:
         bench = network.bench()
     except InputError as error:
@@ -210,12 +248,60 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     if layout_hash(bench) != about["layout"]:
         raise InputError(f"{path}: its layout is {about['layout']}, but {name!r} here has {layout_hash(bench)}")
     form = Form.of(bench, network.task(), kinds, 16 if about["bits"] == 16 else 32)
-    form.layout_of({k: type(v) for k, v in about.items()}).check(packet, str(path))
+    form.layout_of(_HEADER).check(packet, str(path), sent=form.sent())
     upload = form.unpack(packet, str(about["party"]))
-    return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload)
+    return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload, meaning)
 
 
-def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str], *, widths: bool = False) -> None:
+def _check_sizes(network: Network, packet: Packet, path: Path) -> None:
+    """Refuses a header that asks for more than the upload's own tensors hold, before anything of that size is made."""
+    name, options, spec = network.name, network.options, network.spec
+    for option in outside(name):
+        if options.get(option) is not None:
+            raise InputError(
+                f"{path}: its model is loaded from {option} = {options[option]!r}, which no upload may ask"
+            )
+    held = packet.tensors["model"].numel() if "model" in packet.tensors else 0
+    asked: dict[str, float] = {"classes": spec.classes, "vocabulary": spec.vocabulary or 0}
+    if ":" not in name:  # else whoever merges has named it
+        asked |= _numbers("options", dict(options))
+    for what, number in asked.items():
+        if number > held:
+            raise InputError(f"{path}: {what} = {number:g} is more than its {held:,} parameters")
+    if math.prod(spec.shape) > _MOST_INPUT:
+        raise InputError(f"{path}: an example is {list(spec.shape)}, expected at most {_MOST_INPUT:,} numbers")
+    if ":" in name:
+        return
+    try:
+        expected = trained_size(name, spec, options)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if expected != held:
+        raise InputError(f"{path}: holds {held:,} parameters, but {name!r} with its options has {expected:,}")
+
+
+def _numbers(name: str, value: Any) -> dict[str, float]:
+    """All numbers in a table of options, by dotted name."""
+    if isinstance(value, Mapping):
+        return {n: v for key, item in value.items() for n, v in _numbers(f"{name}.{key}", item).items()}
+    if isinstance(value, list):
+        return {n: v for i, item in enumerate(value) for n, v in _numbers(f"{name}.{i}", item).items()}
+    return {name: value} if isinstance(value, int | float) and not isinstance(value, bool) else {}
+
+
+def _meaning(about: Mapping[str, Any], spec: InputSpec, path: Path) -> Meaning:
+    try:
+        found = Meaning.parse(about)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise InputError(f"{path}: is not an upload: its inputs are {str(about['inputs'])[:80]!r}") from error
+    if found.inputs.spec != spec:
+        raise InputError(f"{path}: its spec is {spec_text(spec)}, its inputs are {spec_text(found.inputs.spec)}")
+    return found
+
+
+def check_together(
+    files: Sequence[UploadFile], method: str, needs: Sequence[str], *, widths: bool = False, mixtures: bool = False
+) -> list[str]:
     """Checks that uploads can be merged by a method.
 
     Args:
@@ -223,6 +309,10 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
         method: Its name.
         needs: What it needs to be measured.
         widths: Whether it takes networks of one name with other options, such as widths.
+        mixtures: Whether it takes several uploads of one party.
+
+    Returns:
+        Notes on what may be wrong, and cannot be known to be.
 
     Raises:
         InputError: Naming both files and both values, or what the method needs and how to make it.
@@ -235,6 +325,10 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
             mine, theirs = (_value(f, what) for f in (first, other))
             if mine != theirs:
                 raise InputError(f"{first.path} and {other.path} differ in {what}: {mine} and {theirs}")
+        if found := first.meaning.differs(other.meaning):
+            raise InputError(f"{first.path} and {other.path} differ in {found}")
+    if not mixtures:
+        _check_parties(files)
     for file in files:
         lacking = [kind for kind in needs if kind not in file.kinds]
         if lacking:
@@ -242,6 +336,49 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
                 f"{file.path} was made for {file.method!r} and holds {', '.join(file.kinds) or 'a model alone'};"
                 f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}"
             )
+    return _notes(files)
+
+
+def check_judge(files: Sequence[UploadFile], examples: Examples, source: str) -> list[str]:
+    """Checks that examples mean what those of the uploads mean.
+
+    Returns:
+        Notes, as `check_together`.
+
+    Raises:
+        InputError: Naming both files and the first difference.
+    """
+    first, meaning = files[0], Meaning.of(examples.dataset)
+    if found := first.meaning.differs(meaning):
+        raise InputError(f"{first.path} and {source} differ in {found}")
+    if first.meaning.nameless(meaning):
+        return [_nameless(str(first.path), source)]
+    return []
+
+
+def _check_parties(files: Sequence[UploadFile]) -> None:
+    known: dict[str, UploadFile] = {}
+    for file in files:
+        other = known.setdefault(file.upload.party, file)
+        if other is not file:
+            raise InputError(
+                f"{other.path} and {file.path} are both of party {file.upload.party!r}: name each party by"
+                " fedfi fisher --party NAME"
+            )
+
+
+def _notes(files: Sequence[UploadFile]) -> list[str]:
+    notes = [_nameless(str(files[0].path), str(f.path)) for f in files[1:] if files[0].meaning.nameless(f.meaning)]
+    for i, file in enumerate(files):
+        for other in files[:i]:
+            mine, theirs = file.upload, other.upload
+            if file.layout == other.layout and all(torch.equal(mine.model[n], theirs.model[n]) for n in mine.trained):
+                notes.append(f"{other.path} and {file.path} hold the same weights: they count twice")
+    return notes
+
+
+def _nameless(first: str, other: str) -> str:
+    return f"{first} and {other}: one names its columns, the other does not, so whether they agree is not known"
 
 
 def merge_files(
@@ -309,7 +446,7 @@ def _value(file: UploadFile, what: str) -> str:
     values = {
         "model": network.name,
         "options": json.dumps(dict(network.options), sort_keys=True),
-        "input": f"{network.spec.kind} {list(network.spec.shape)} of {network.spec.classes} classes",
+        "input": spec_text(network.spec),
         "layout": file.layout,
     }
     return values[what]

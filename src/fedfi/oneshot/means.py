@@ -11,6 +11,17 @@ from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import weighted_mean
 
 
+def same_tensors(tree: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of a tree whose tensor is another's as well, as a state dict has tied parameters, to the first one."""
+    first: dict[tuple[object, ...], str] = {}
+    found: dict[str, str] = {}
+    for name, tensor in tree.items():
+        key = (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and first.setdefault(key, name) != name:
+            found[name] = first[key]
+    return found
+
+
 def mean(models: Sequence[Mapping[str, Tensor]], party: Sequence[float]) -> Tree:
     """The mean of models by parties' weights; of integers, such as counters, the maximum."""
     total = WeightedMean()
@@ -27,10 +38,14 @@ def elementwise(
     Args:
         models: K models.
         weights: K trees of non-negative weights, of some or all of the tensors; where all K are zero, the plain mean.
-        party: K weights for the other tensors.
+        party: K weights for the other tensors. A tensor that a model has under two names is the mean of that with
+            weights under both.
     """
     found = mean([{n: t for n, t in m.items() if n not in weights[0]} for m in models], party)
     for name in weights[0]:
         values = weighted_mean([m[name] for m in models], [w[name] for w in weights])
         found[name] = values.to(models[0][name].dtype)
+    for name, first in same_tensors(models[0]).items():
+        if (name in weights[0]) != (first in weights[0]):
+            found[name] = found[first] = found[name if name in weights[0] else first]
     return {name: found[name] for name in models[0]}

@@ -90,7 +90,7 @@ class Merging(Algorithm[State], ABC):
         bool, Field(description="measure the merged model's batch norm statistics on the server's examples")
     ] = True
     class_prior: Annotated[
-        float, Field(ge=0, description="how much of a client's log class frequencies is taken off its logits; 1 = all")
+        float, Field(ge=0, le=1, description="share of a client's log class frequencies that is taken off its logits")
     ] = 0.0
     tune_weights: Annotated[
         int, Field(ge=0, description="sweeps over clients that double or halve weights by the server's examples")
@@ -107,6 +107,8 @@ class Merging(Algorithm[State], ABC):
 
     takes_widths: ClassVar[bool] = False
     """Whether models of other widths than the server's can be merged."""
+    takes_mixtures: ClassVar[bool] = False
+    """Whether several uploads of one party are its mixture."""
 
     def loads(self) -> tuple[str, ...]:
         """What torch's optimizers need, where the merged model is taught."""
@@ -131,7 +133,7 @@ class Merging(Algorithm[State], ABC):
         Raises:
             InputError: If the models do not fit each other, lack a statistic, or an option does not fit.
         """
-        check_alike(uploads, widths=self.takes_widths)
+        check_alike(uploads, widths=self.takes_widths, mixtures=self.takes_mixtures)
         if any(u.wiring is not None for u in uploads) and (
             self.class_prior or self.tune_weights or self.rescale or self.distil != "no"
         ):

@@ -41,7 +41,19 @@ from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
-from fedfi.oneshot.units import Orders, check_regular, identity, mix, moved, producers, reorder, resize, rows
+from fedfi.oneshot.units import (
+    Orders,
+    check_regular,
+    identity,
+    mix,
+    moved,
+    producers,
+    reorder,
+    resize,
+    retied,
+    rows,
+    untied,
+)
 from fedfi.oneshot.uploads import Merged, Upload, largest, shares
 
 Features = Mapping[str, Tensor]
@@ -76,7 +88,9 @@ def transported(
     Raises:
         InputError: If the two have other groups, or an axis cannot get another length.
     """
-    carried, order, done = dict(model), identity(wiring), set[str]()
+    ties = wiring if own is None else own
+    carried, order, done = untied(ties, model), identity(wiring), set[str]()
+    reference = untied(wiring, reference)
     groups = wiring.groups if own is None else _same_groups(own, wiring)
     for group, target in zip(groups, wiring.groups, strict=True):
         if features is None:
@@ -96,7 +110,7 @@ def transported(
             else:
                 resize(carried, group, plan)
         done.add(group.name)
-    return carried, order
+    return retied(ties, carried, model), order
 
 
 def _same_groups(own: Wiring, wiring: Wiring) -> Sequence[Group]:

@@ -5,6 +5,9 @@ reason for one class rather than another the second term is in the way (Menon et
 adjustment, ICLR 2021, arXiv:2007.07314). Each class's bias is moved by - strength log p(c), with p(c) = (n_c + 1) /
 (n + C). A head without biases gets it by its weights: by the combination v of the features that is nearest to 1 on the
 server's inputs (ridge regression), w_c <- w_c - strength log p(c) v.
+
+Of a class without an example in any upload nothing is known but that it was never seen: it is not raised against any
+other, so it moves with the class that is lowered most.
 """
 
 from __future__ import annotations
@@ -35,10 +38,13 @@ def corrected(uploads: Sequence[Upload], server: Server, strength: float) -> lis
         InputError: If the logits are not made by one layer, or its features are needed and there are no inputs.
     """
     weight, bias = _head(server)
+    seen = sum(upload.measured("classes")["counts"] for upload in uploads) > 0
     found = []
     for upload in uploads:
         counts = upload.measured("classes")["counts"].double()
         shift = -strength * ((counts + 1) / (counts.sum() + len(counts))).log()
+        if not bool(seen.all()) and bool(seen.any()):
+            shift[~seen] = shift[seen].min()
         shift = shift - shift.mean()  # the same for all classes says nothing
         model = dict(upload.model)
         if bias is not None:

@@ -29,7 +29,7 @@ from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import assign
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
-from fedfi.oneshot.units import Orders, identity, moved, reorder, rows
+from fedfi.oneshot.units import Orders, identity, moved, reorder, retied, rows, untied
 from fedfi.oneshot.uploads import Merged, Upload, largest, shares
 
 
@@ -55,7 +55,8 @@ def matched(
     Returns:
         The model in its new order, and the order.
     """
-    found, orders, known = dict(model), identity(wiring), set(names)
+    found, orders, known = untied(wiring, model), identity(wiring), set(names)
+    target = untied(wiring, target)
     for _ in range(passes):
         changed = False
         for position in torch.randperm(len(wiring.groups), generator=rng).tolist():
@@ -71,7 +72,7 @@ def matched(
                 changed = True
         if not changed:
             break
-    return found, orders
+    return retied(wiring, found, model), orders
 
 
 def merge_many(

@@ -21,6 +21,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Tree
+from fedfi.oneshot.means import same_tensors
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
 from fedfi.oneshot.taskvectors import common_start, task_vector
@@ -44,11 +45,14 @@ def added(
         party: K weights, of any sum.
         scale: The factor.
     """
+    same = same_tensors(models[0])
+    same |= {first: name for name, first in same.items() if name in names}
     total, known = WeightedMean(), set(names)
     for model, weight in zip(models, party, strict=True):
         total.add(task_vector(model, start, names) | {n: t for n, t in model.items() if n not in known}, weight)
     found = total.mean()
-    return {n: start[n] - found[n] * scale if n in known else found[n] for n in models[0]}
+    moved = {n: start[n] - found[n] * scale for n in names}
+    return {n: moved.get(n, moved.get(same.get(n, n), found[n])) for n in models[0]}
 
 
 @final

@@ -19,6 +19,26 @@ Orders = dict[str, Tensor]
 """For each group the old unit at each place `[U]`."""
 
 
+def untied(wiring: Wiring, tree: Mapping[str, Tensor]) -> Tree:
+    """The same tensors, each of a network's tied ones under its first name alone, by which groups go.
+
+    Raises:
+        InputError: If a tree, such as a state dict, has two values for one tied tensor.
+    """
+    found: Tree = {}
+    for name, tensor in tree.items():
+        first = wiring.aliases.get(name, name)
+        if first in found and found[first] is not tensor and not torch.equal(found[first], tensor):
+            raise InputError(f"{name!r} and {first!r} are one tensor of the network, but differ")
+        found.setdefault(first, tensor)
+    return found
+
+
+def retied(wiring: Wiring, tree: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
+    """The inverse of `untied`: the tensors under the names of another tree, such as a state dict."""
+    return {name: tree[wiring.aliases.get(name, name)] for name in like}
+
+
 def rows(tree: Mapping[str, Tensor], members: Iterable[Member]) -> Tensor:
     """The units `[U, D]`: the slices of each member's tensor at the unit's positions."""
     parts = []

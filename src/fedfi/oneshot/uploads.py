@@ -98,19 +98,23 @@ def largest(uploads: Sequence[Upload]) -> int:
     return max(range(len(uploads)), key=lambda i: (uploads[i].examples, -i))
 
 
-def check_alike(uploads: Sequence[Upload], *, widths: bool = False) -> None:
-    """Checks that all models have the same names and shapes.
+def check_alike(uploads: Sequence[Upload], *, widths: bool = False, mixtures: bool = False) -> None:
+    """Checks that all models have the same names and shapes, and parties names of their own.
 
     Args:
         uploads: The uploads.
         widths: Shapes may differ where an upload brings the wiring of its own network.
+        mixtures: A party may have several.
 
     Raises:
         InputError: Naming both parties and what differs; or if there are none.
     """
     if not uploads:
         raise InputError("there is nothing to merge: expected at least one upload")
-    first = uploads[0]
+    first, names = uploads[0], [u.party for u in uploads]
+    if not mixtures and len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise InputError(f"party {twice!r} is there {names.count(twice)} times; expected one upload a party")
     for other in uploads[1:]:
         if other.model.keys() != first.model.keys() or other.trained != first.trained:
             differing = sorted(other.model.keys() ^ first.model.keys()) or ["which of them are trained"]

@@ -13,6 +13,7 @@ to 16 bits", and tunes its exponent on the server from one upload; both hold her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -20,9 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedfi.federation.packet import Layout, Packet, Scalar, Tree
+from fedfi.federation.packet import Layout, Packet, PacketError, Scalar, Tree
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import VectorLayout, Workbench
+from fedfi.models.norms import never_negative
 from fedfi.numerics.kfac import root
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
 from fedfi.oneshot.statistics import KINDS, matrix_sizes
@@ -32,6 +34,8 @@ Bits = Literal[16, 32]
 _BUFFER = "buffer:"
 _SCALE = 4  # bytes of a column's scale
 _TEMPER = 4  # diagonals travel as their fourth root
+_MOST = 1e12  # of a parameter or a buffer: beyond it squares and sums of squares leave float32
+_MOST_EXAMPLES = 1e12
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,7 @@ class Form:
         bits: Of a parameter and of a diagonal's number; 32 sends everything as it is.
         ranks: For each kind of matrices, the side and the rank of each.
         classes: Number of classes.
+        floors: Buffers that hold no negative number, such as variances.
     """
 
     layout: VectorLayout
@@ -55,6 +60,7 @@ class Form:
     bits: Bits
     ranks: Mapping[str, Mapping[str, tuple[int, int]]]
     classes: int
+    floors: frozenset[str] = frozenset()
 
     @staticmethod
     def of(bench: Workbench, task: Task, kinds: tuple[str, ...], bits: Bits) -> Form:
@@ -65,7 +71,8 @@ class Form:
         ranks = {kind: _ranks(matrix_sizes(kind, bench.module, example), bits) for kind in matrices}
         buffers = {n: t.clone() for n, t in bench.buffers().items()}
         constants = {n: t.clone() for n, t in bench.constants.items() if n not in buffers}
-        return Form(bench.layout, buffers, constants, kinds, bits, ranks, task.data.spec.classes)
+        floors = frozenset(never_negative(bench.module) & buffers.keys())
+        return Form(bench.layout, buffers, constants, kinds, bits, ranks, task.data.spec.classes, floors)
 
     def layout_of(self, scalars: Mapping[str, type[Scalar]]) -> Layout:
         """What a packet of this form must look like, besides these scalars."""
@@ -87,7 +94,34 @@ class Form:
             tensors["classes"] = (self.classes,), torch.int64
         tensors |= {_BUFFER + n: (tuple(t.shape), t.dtype) for n, t in self.buffers.items()}
         least = {f"{name}/scales": 0.0 for name in ("model", *diagonals, *self.ranks)} | dict.fromkeys(diagonals, 0.0)
-        return Layout(tensors, scalars, least={**least, "classes": 0.0, "examples": 1})
+        least |= {_BUFFER + n: 0.0 for n in self.floors} | {"classes": 0.0, "examples": 1}
+        most = self._most(tensors) | {"examples": _MOST_EXAMPLES, "classes": _MOST_EXAMPLES}
+        return Layout(tensors, scalars, least=least, most=most, also=self._check_counts)
+
+    def _most(self, tensors: Mapping[str, object]) -> dict[str, float]:
+        """The largest magnitude of what travels: of parameters, their squares, and roots of these."""
+        found: dict[str, float] = {}
+        for name in tensors:
+            kind = "model" if name.startswith(_BUFFER) else re.split("[:/]", name)[0]
+            if kind == "classes" or (self.bits == 16 and not name.startswith(_BUFFER) and not name.endswith("/scales")):
+                continue  # codes
+            form = "model" if kind == "model" else KINDS[kind].form
+            power = 1.0 if form == "model" else 2.0
+            if self.bits == 16 and form != "model":
+                power /= _TEMPER if form == "diagonal" else 2
+            found[name] = _MOST**power
+        return found
+
+    def _check_counts(self, packet: Packet, sender: str) -> None:
+        counts, examples = packet.tensors.get("classes"), packet.scalars.get("examples")
+        if counts is not None and int(counts.sum()) != examples:
+            raise PacketError(
+                f"client {sender!r}: tensor 'classes' counts {int(counts.sum())} examples, expected {examples}"
+            )
+
+    def sent(self) -> Tree:
+        """The buffers as the network was made with, by the names that they travel by."""
+        return {_BUFFER + n: t for n, t in self.buffers.items()}
 
     def pack(self, upload: Upload, scalars: Mapping[str, Scalar]) -> Packet:
         """The packet of an upload; `examples` joins the scalars."""

@@ -12,7 +12,11 @@ from fedfi.report.view import Part
 
 _MOST_MATRICES = 4
 _MOST_ROWS = 10
-_PAIRS = (("before", "before: units at their own places"), ("after", "after alignment"))
+_PAIRS = (
+    ("before", "where it began: the reference model"),
+    ("unaligned", "the mean with units at their own places"),
+    ("after", "the mean after alignment"),
+)
 
 
 def merging(run: RunRecord) -> Part:
@@ -38,8 +42,8 @@ def merging(run: RunRecord) -> Part:
 
 
 def objective_by_layer(run: RunRecord) -> Figure | None:
-    """The alignment's objective of each layer before and after, in the newest merge."""
-    values = _latest(run, r"objective/(?:before|after)/(.+)")
+    """The alignment's objective of each layer: of the reference, the plain mean and the aligned one, newest merge."""
+    values = _latest(run, r"objective/(?:before|unaligned|after)/(.+)")
     layers = list(dict.fromkeys(key.split("/", 2)[2] for key in values))
     traces = []
     for i, (part, name) in enumerate(_PAIRS):
