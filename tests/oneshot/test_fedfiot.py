@@ -293,7 +293,7 @@ class Shares(torch.nn.Module):
 
 @pytest.mark.parametrize("way", ["layers", "blocks", "rebasin", "transport", "barycentre"])
 def test_copies_of_a_network_with_tied_weights_are_recovered(way):
-    """From state dicts, which have the shared matrix under both names: what comes out has both, and computes the same."""
+    """From state dicts with the shared matrix under both names: what comes out has both and computes the same."""
     torch.manual_seed(0)
     model, x = Shares().eval(), torch.randn(4, 5)
     wired = discover(model, x)

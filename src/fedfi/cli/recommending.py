@@ -67,7 +67,7 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
         name = experiment.settings.algorithm["name"]
         raise InputError(f"{experiment.source}: algorithm.name = {name!r}: recommends nothing")
     if out is not None:
-        refuse_overwriting(out, [str(experiment.settings.data.get("name", ""))])
+        refuse_overwriting(out, [str(experiment.settings.data.name)])
     task = _task(experiment, directory)
     data = task.data
     assert isinstance(data, RatingsData)  # `task` checks the kind
