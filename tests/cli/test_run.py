@@ -61,7 +61,7 @@ def test_resume_refuses_other_data(file: Path, fedfi) -> None:
     Path("a/split.json").write_text(json.dumps(split))
     code, _, err = fedfi("resume", "a", "--rounds", "3")
     assert code == 2
-    assert "the examples of client '2' are not those" in err
+    assert "the data are not those that the run began with: the examples of client '2' are others;" in err
 
 
 def test_resume_needs_a_run(file: Path, fedfi) -> None:
