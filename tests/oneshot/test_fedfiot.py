@@ -293,7 +293,7 @@ class Shares(torch.nn.Module):
 
 @pytest.mark.parametrize("way", ["layers", "blocks", "rebasin", "transport", "barycentre"])
 def test_copies_of_a_network_with_tied_weights_are_recovered(way):
-    """From state dicts, which have the shared matrix under both names: what comes out has both, and computes the same."""
+    """From state dicts, which have the shared matrix under both names; what comes out has both, and the function."""
     torch.manual_seed(0)
     model, x = Shares().eval(), torch.randn(4, 5)
     wired = discover(model, x)
@@ -335,10 +335,10 @@ def test_means_by_weights_keep_ties():
 
 
 def test_objectives_of_a_group():
-    """One party's unit is 0, the other's 2, one coordinate of weight 1: the reference costs 4, the mean 1 + 1 = 2."""
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)).eval()
+    """One party's two units are 0, the other's 2: the reference costs 2 x 4, the mean 2 x (1 + 1), aligned or not."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2, bias=False), torch.nn.Linear(2, 1, bias=False)).eval()
     wired = discover(model, torch.randn(2, 1))
-    models = [{"0.weight": torch.tensor([[v]]), "1.weight": torch.ones(1, 1)} for v in (0.0, 2.0)]
-    found = by_layers(wired, models, [{n: torch.ones(1, 1) for n in m} for m in models], 0)
-    assert found.unaligned == {"0.weight": 2.0}
-    assert found.objectives == {"0.weight": (4.0, 2.0)}
+    models = [{"0.weight": torch.full((2, 1), v), "1.weight": torch.ones(1, 2)} for v in (0.0, 2.0)]
+    found = by_layers(wired, models, [{n: torch.ones_like(t) for n, t in m.items()} for m in models], 0)
+    assert found.unaligned == {"0.weight": 4.0}
+    assert found.objectives == {"0.weight": (8.0, 4.0)}
