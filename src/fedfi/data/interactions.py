@@ -223,7 +223,7 @@ def _numbers(frame: pd.DataFrame, column: object, name: str) -> np.ndarray[Any, 
 
     values = frame[column]
     try:
-        numbers = pd.to_numeric(values).astype("float64").to_numpy()
+        numbers: np.ndarray = pd.to_numeric(values).astype("float64").to_numpy()
     except (ValueError, TypeError) as error:
         wrong = pd.to_numeric(values, errors="coerce").isna().to_numpy()
         first = values.iloc[int(wrong.argmax())]

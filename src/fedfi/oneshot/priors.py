@@ -38,7 +38,7 @@ def corrected(uploads: Sequence[Upload], server: Server, strength: float) -> lis
         InputError: If the logits are not made by one layer, or its features are needed and there are no inputs.
     """
     weight, bias = _head(server)
-    seen = sum(upload.measured("classes")["counts"] for upload in uploads) > 0
+    seen = torch.stack([upload.measured("classes")["counts"] for upload in uploads]).sum(0) > 0
     found = []
     for upload in uploads:
         counts = upload.measured("classes")["counts"].double()
