@@ -8,9 +8,9 @@ import pytest
 import tomli_w
 
 from fedfi.composing import choose
+from fedfi.data.settings import Data
 from fedfi.data.sources import load
 from fedfi.errors import InputError
-from fedfi.data.settings import Data
 from fedfi.experiment import from_dict, load_experiment, parse_override
 from fedfi.importing import importing_from
 
