@@ -49,7 +49,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
         if preset not in kind.presets:
             reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
             raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
-        keys = with_preset(kind.presets[preset], keys)
+        keys = with_preset(kind.presets[preset], keys, kind.instead)
     if all(key in keys for key in SIZES):
         given = ", ".join(f"{key} = {shown(keys[key])}" for key in SIZES)
         raise InputError(f"{source}: algorithm: give {' or '.join(SIZES)}, not both (got {given})")

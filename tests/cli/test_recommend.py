@@ -123,3 +123,17 @@ def test_methods_are_compared_in_one_table(ratings: Path, fedfi) -> None:
     assert "ranking/hr@10" in table
     assert "ranking/hr@5" not in table
     assert "ranking/hr@5" in Path("c/table.csv").read_text()
+
+
+def test_a_csv_needs_no_kind_and_tells_what_is_doubtful(ratings: Path, fedfi) -> None:
+    rows = [f"u{u},i{(u + k) % 9},{k}" for u in range(6) for k in range(6)]
+    Path("own.csv").write_text("\n".join(["Customer,Item,stars", *rows]))
+    given = ["--set", "data.name=own.csv", "--set", "data.columns.user=Customer"]
+    code, _, err = fedfi("run", ratings, "--out", "a", *given)
+    assert code == 0
+    assert "columns that nothing reads: 'stars'" in err
+    assert "columns that nothing reads" in Path("a/report.html").read_text()
+    assert 'kind = "ratings"' in Path("a/run.toml").read_text()
+    code, _, err = fedfi("run", ratings, "--out", "b", *given, "--set", "data.columns.usr=x")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--set data.columns.usr: unknown key 'usr'; did you mean 'user'?" in err

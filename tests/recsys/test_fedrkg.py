@@ -253,3 +253,20 @@ def test_bad_settings_are_one_line(keys, said):
 def test_recipes_that_mean_nothing_are_refused(recipe):
     with pytest.raises(InputError, match="train"):
         run(FedRKG(), small.task(**recipe), rounds=1)
+
+
+def test_a_preset_gives_way_to_what_stands_instead():
+    assert FedRKG.preset("as-published", strength=1.0).own_weight == 0.5
+    assert FedRKG.preset("as-published").own_weight == 0.99
+
+
+@pytest.mark.parametrize("options", [{"source": "system"}, {"delta": 1e-6}])
+def test_options_of_privacy_without_any_are_refused(options):
+    with pytest.raises(InputError, match="needs clip and noise"):
+        FedRKG(**options)
+
+
+def test_options_of_a_gate_that_is_not_there_are_told():
+    assert FedRKG(gate=False, gate_rate=0.5).notes_on_clients(["a"]) == ["gate_rate: without effect with gate = false"]
+    assert FedRKG(gate=False).notes_on_clients(["a"]) == []
+    assert FedRKG.preset("as-published", gate=False).notes_on_clients(["a"]) == []

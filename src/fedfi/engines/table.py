@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfi.data.room import check_room
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 
@@ -33,7 +35,7 @@ class MemoryTable:
         """Takes over what a client's work changed.
 
         Raises:
-            InputError: If a shape or dtype is not that of the column.
+            InputError: If a shape or dtype is not that of the column, or memory is too small for a new one.
         """
         for name, value in changed.items():
             column = self._columns.get(name)
@@ -45,6 +47,7 @@ class MemoryTable:
         i = self._position[client]
         for name, value in changed.items():
             if name not in self._columns:
+                self._check_room(name, value.shape, value.element_size())
                 self._columns[name] = value.new_zeros((len(self._position), *value.shape))
                 self._present[name] = torch.zeros(len(self._position), dtype=torch.bool)
             self._columns[name][i] = value
@@ -68,10 +71,11 @@ class MemoryTable:
         """The column `[clients, *shape]`; made of zeros, present for nobody, where it is new.
 
         Raises:
-            InputError: If it is there with another shape or dtype.
+            InputError: If it is there with another shape or dtype, or memory is too small.
         """
         with self._lock:
             if name not in self._columns:
+                self._check_room(name, shape, dtype.itemsize)
                 self._columns[name] = torch.zeros((len(self._position), *shape), dtype=dtype)
                 self._present[name] = torch.zeros(len(self._position), dtype=torch.bool)
         column = self._columns[name]
@@ -80,6 +84,11 @@ class MemoryTable:
                 f"memory {name!r} has shape {tuple(column.shape[1:])} of {column.dtype}, not {tuple(shape)} of {dtype}"
             )
         return column
+
+    def _check_room(self, name: str, shape: Sequence[int], itemsize: int) -> None:
+        """Refuses a column that memory is too small for; zeros take none until they are written."""
+        count = len(self._position)
+        check_room(f"{name!r} {list(shape)} of each of {count} clients", count * math.prod(shape) * itemsize)
 
     def present(self, name: str) -> Tensor:
         """Which clients have the name, bool `[clients]`, the table's own."""

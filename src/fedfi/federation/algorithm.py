@@ -48,9 +48,18 @@ def method(kind: type[M]) -> type[M]:
     return made  # type: ignore[no-any-return]
 
 
-def with_preset(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's options and a user's, which go before them: one that says who takes part stands for both ways to."""
-    return {k: v for k, v in preset.items() if k not in SIZES or not options.keys() & set(SIZES)} | dict(options)
+def with_preset(
+    preset: Mapping[str, Any], options: Mapping[str, Any], instead: Sequence[tuple[str, ...]] = ()
+) -> dict[str, Any]:
+    """A preset's options and a user's, which go before them: where two say one thing, the user's for both.
+
+    Args:
+        preset: Options of the preset.
+        options: Those of the user.
+        instead: Options of which one stands instead of the others, besides those that say who takes part.
+    """
+    replaced = {key for group in (SIZES, *instead) if options.keys() & set(group) for key in group}
+    return {k: v for k, v in preset.items() if k not in replaced} | dict(options)
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,8 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
     ] = None
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    instead: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Options of which one is given instead of the others, so that a user's replaces a preset's."""
     data_kind: ClassVar[str] = "examples"
     """What the method learns from: ``"examples"``, or the ``"ratings"`` of users."""
     linear: ClassVar[bool] = False
@@ -129,7 +140,7 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
         if name not in cls.presets:
             no = f"it has no presets (got {name!r})"
             raise InputError(f"{cls.__name__}: {unknown('preset', name, cls.presets) if cls.presets else no}")
-        return cls(**with_preset(cls.presets[name], options))
+        return cls(**with_preset(cls.presets[name], options, cls.instead))
 
     def loads(self) -> tuple[str, ...]:
         """Modules that rounds load when they first need them, and that are slow to load; `federation.warming` has some.

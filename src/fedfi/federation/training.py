@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfi.arguments import named
+from fedfi.data.ratings import ClientRatings
 from fedfi.errors import InputError, RunError
 from fedfi.federation.client import Client
 from fedfi.federation.rng import keyed_global_rng
@@ -114,9 +115,15 @@ def train_locally(
         purpose: Names a further training of the same client in the same round, whose draws are its own.
 
     Raises:
-        InputError: If the client has no training examples.
+        InputError: If the client has no training examples, or ratings.
         RunError: If the loss is not finite.
     """
+    held: object = client.data
+    if isinstance(held, ClientRatings):
+        raise InputError(
+            f"train_locally trains on examples, but client {client.id!r} holds ratings: client.data.train are ids of"
+            " its items, and client.data.interactions says what may be drawn as negatives"
+        )
     if len(client.data.train) == 0:
         raise InputError(f"client {client.id!r} has no training examples")
     plain = gradient is None and adjust is None and settle is None and training is None and not purpose

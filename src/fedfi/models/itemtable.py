@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedfi.data.room import check_room
 from fedfi.errors import InputError
 from fedfi.models.shapes import InputSpec
+
+_COPIES = 4
+"""Of the table, before any user has one: the draw and its multiple, twice."""
 
 
 class ItemTable(nn.Module):
@@ -30,7 +34,7 @@ def item_table(spec: InputSpec, *, dimension: int = 32, scale: float = 1.0) -> n
         scale: Standard deviation of the first values.
 
     Raises:
-        InputError: If the data are no ratings, or an option is out of range.
+        InputError: If the data are no ratings, an option is out of range, or memory is too small.
     """
     if spec.kind != "ratings":
         raise InputError(f"model 'item_table' needs ratings, got {spec.kind} data of shape {spec.shape}")
@@ -38,4 +42,6 @@ def item_table(spec: InputSpec, *, dimension: int = 32, scale: float = 1.0) -> n
         raise InputError(f"dimension = {dimension}: must be at least 1 (nearest valid: 1)")
     if scale < 0:
         raise InputError(f"scale = {scale}: must be at least 0 (nearest valid: 0)")
+    what = f"{_COPIES} copies of {dimension} numbers of each of {spec.classes} items, which a run makes at least,"
+    check_room(what, _COPIES * 4 * spec.classes * dimension)
     return ItemTable(spec.classes, dimension, scale)

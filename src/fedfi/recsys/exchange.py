@@ -30,13 +30,12 @@ from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.warming import SCIPY
-from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import BACKBONES, Backbone
 from fedfi.recsys.graph import Graph
 from fedfi.recsys.many import train_many
 from fedfi.recsys.objective import LossName
 from fedfi.recsys.privacy import Release
-from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
+from fedfi.recsys.recipe import Recipe, fresh_items, ratings_of, recipe_of
 from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 from fedfi.recsys.single import train_one
 
@@ -130,7 +129,8 @@ class Exchange(Recommender[ExchangeState]):
         """The table that all begin with."""
         recipe_of(task, 0, self.item_rate)
         plan = self.plan()
-        items = fresh_workbench(task, rng).tree()["items"].clone()
+        kept = plan.keeps or plan.graph is not None
+        items = fresh_items(task, rng, len(ratings_of(task).users) if kept else 1).clone()
         shared = plan.scoring.head(items.shape[1], rng) if plan.shared else {}
         state = ExchangeState({"items": items} | {n: shared[n] for n in plan.shared}, 0, {})
         if plan.rank is not None:

@@ -12,15 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedfi.data.negatives import Interactions, stream
-from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
 from fedfi.federation.warming import OPTIMIZERS
-from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.backbones import Backbone, NeuralHead
 from fedfi.recsys.central import Central, CentralState
-from fedfi.recsys.recipe import ratings_of
+from fedfi.recsys.recipe import check_training, fresh_items, ratings_of
 
 _USERS = "user"
 
@@ -32,9 +30,8 @@ def begin(task: Task, backbone: Backbone, rng: torch.Generator) -> tuple[Tree, d
         InputError: If the `[train]` table asks for what is not done here.
     """
     training, data = task.training, ratings_of(task)
-    if training.optimizer not in ("sgd", "adam") or training.steps is not None or training.momentum:
-        raise InputError("train: centralised recommenders take epochs of optimizer = 'sgd' or 'adam', without momentum")
-    items = fresh_workbench(task, rng).tree()["items"].clone()
+    check_training(training, "recommenders on a server take steps of sgd or adam", ("sgd", "adam"), decay=True)
+    items = fresh_items(task, rng).clone()
     head = backbone.head(items.shape[1], rng)
     bound = head.pop(_USERS).numel() ** -0.5  # that of a single user's vector
     users = torch.empty(len(data.users), items.shape[1]).uniform_(-bound, bound, generator=rng)

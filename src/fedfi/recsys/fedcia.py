@@ -38,11 +38,10 @@ from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
-from fedfi.federation.workbench import fresh_workbench
 from fedfi.privacy.noise import Spread
 from fedfi.recsys.backbones import BACKBONES
 from fedfi.recsys.many import train_many
-from fedfi.recsys.recipe import recipe_of
+from fedfi.recsys.recipe import fresh_items, recipe_of
 from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 from fedfi.recsys.single import train_one
 
@@ -82,7 +81,7 @@ class FedCIA(Recommender[FedCIAState]):
     def init(self, task: Task, rng: torch.Generator) -> FedCIAState:
         """A fresh table."""
         recipe_of(task, 0, self.item_rate)
-        items = fresh_workbench(task, rng).tree()["items"].clone()
+        items = fresh_items(task, rng, len(task.data.clients)).clone()
         return FedCIAState(items, items @ items.T, 0)
 
     def configure(

@@ -31,7 +31,6 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 from torch.nn import functional
 
-from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
 from fedfi.federation.cohort import Cohort
@@ -40,8 +39,7 @@ from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.warming import OPTIMIZERS
-from fedfi.federation.workbench import fresh_workbench
-from fedfi.recsys.recipe import own_ratings, ratings_of
+from fedfi.recsys.recipe import check_training, fresh_items, own_ratings, ratings_of
 from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, Recommender
 from fedfi.recsys.single import clip_factor
 
@@ -72,11 +70,8 @@ class FedDAE(Recommender[FedDAEState]):
     def init(self, task: Task, rng: torch.Generator) -> FedDAEState:
         """A fresh shared encoder and decoder."""
         t = task.training
-        if t.optimizer not in ("sgd", "adam") or t.momentum or t.weight_decay or t.schedule != "constant":
-            raise InputError("train: feddae takes optimizer = 'sgd' or 'adam', without momentum, decay or schedule")
-        if t.steps is not None:
-            raise InputError(f"train.steps = {t.steps}: a user is one example (nearest valid: epochs = 1)")
-        items = fresh_workbench(task, rng).tree()["items"]
+        check_training(t, "feddae takes constant steps of sgd or adam", ("sgd", "adam"), decay=False)
+        items = fresh_items(task, rng)
         count, dimension = items.shape
         bound = count**-0.5
         encoder = torch.empty(count, 2 * dimension).uniform_(-bound, bound, generator=rng)

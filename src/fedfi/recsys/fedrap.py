@@ -37,11 +37,10 @@ from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
-from fedfi.federation.workbench import fresh_workbench
 from fedfi.numerics.steady import elementwise, matmul
 from fedfi.recsys import many, single
 from fedfi.recsys.backbones import LinearHead
-from fedfi.recsys.recipe import Recipe, recipe_of
+from fedfi.recsys.recipe import Recipe, fresh_items, recipe_of
 from fedfi.recsys.recommender import TABLES_NOT_PRIVATE, ItemRate, Recommender
 
 
@@ -68,7 +67,7 @@ class FedRAP(Recommender[FedRAPState]):
     def init(self, task: Task, rng: torch.Generator) -> FedRAPState:
         """A fresh shared table."""
         recipe_of(task, 0, self.item_rate)
-        return FedRAPState(fresh_workbench(task, rng).tree()["items"].clone())
+        return FedRAPState(fresh_items(task, rng, len(task.data.clients)).clone())
 
     def configure(
         self, state: FedRAPState, round: int, clients: Sequence[ClientId], rng: torch.Generator

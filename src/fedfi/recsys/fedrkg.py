@@ -19,8 +19,8 @@ not written over a user's table but softly drawn in, item by item through a gate
 Parameters a user stores, with the backbone mf: (m + 4) d + 1, that is a table m d, a user vector d, a gate 3 d + 1; at
 guidance the mean besides: (2 m + 4) d + 1. Traffic is 1 / T_int of a method that exchanges tables each round.
 
-The two ends of guidance are methods of their own: `beta = 0` without a gate is full replacement, `beta = 1` (or no
-`interval`) local training alone.
+The two ends of guidance are methods of their own: without a gate, `beta = 0` is full replacement and `beta = 1` local
+training alone (as no `interval` is, in Python).
 
 Deviations:
 
@@ -72,6 +72,7 @@ from fedfi.recsys.recipe import Recipe, ratings_of, recipe_of
 from fedfi.recsys.replacement import replace_many
 
 _DEFAULT_BETA = 0.5
+_DEFAULT_DELTA = 1e-5
 
 
 @final
@@ -80,7 +81,7 @@ class FedRKG(Exchange):
     """Long local training of private item tables, and guidance by their mean now and then."""
 
     backbone: Annotated[BackboneName, Field(description="scoring function")] = "mf"
-    interval: Annotated[int | None, Field(ge=1, description="T_int, rounds between guidances; none = never")] = 20
+    interval: Annotated[int | None, Field(ge=1, description="T_int, rounds between guidances")] = 20
     beta: Annotated[float | None, Field(ge=0, le=1, description="weight of the own table at guidance; default 0.5")] = (
         None
     )
@@ -92,12 +93,13 @@ class FedRKG(Exchange):
     alternate: Annotated[bool, Field(description="each batch moves the head first, then the items")] = False
     clip: Annotated[float | None, Field(gt=0, description="largest norm C of a sent update; none = not private")] = None
     noise: Annotated[float, Field(ge=0, description="noise multiplier sigma of a sent update")] = 0.0
-    delta: Annotated[float, Field(gt=0, lt=1, description="delta of the privacy that is reported")] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1, description="delta of the privacy that is reported")] = _DEFAULT_DELTA
     source: Annotated[Source, Field(description="where noise comes from: keyed can be repeated and undone")] = "keyed"
 
     refused: ClassVar[Mapping[str, str]] = {
         "private": "it makes its tables private by itself (nearest valid: its own options clip and noise)"
     }
+    instead: ClassVar[Sequence[tuple[str, ...]]] = (("beta", "strength"),)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {"interval": 100, "beta": 0.99, "item_rate": 80.0, "gate_rate": 1e-4},
     }
@@ -108,6 +110,10 @@ class FedRKG(Exchange):
             raise ValueError(f"give beta or strength, not both (got beta = {self.beta}, strength = {self.strength})")
         if self.noise and self.clip is None:
             raise ValueError(f"noise = {self.noise} needs clip, the norm that it is measured in")
+        if self.clip is None and self.source != "keyed":
+            raise ValueError(f"source = {self.source!r} needs clip and noise: without them nothing is made private")
+        if self.clip is None and self.delta != _DEFAULT_DELTA:
+            raise ValueError(f"delta = {self.delta:g} needs clip and noise: without them no privacy is reported")
         return self
 
     @property
@@ -125,6 +131,13 @@ class FedRKG(Exchange):
     def spread(self, clients: int) -> Spread:
         """That of the noise on an entry of an update, whose norm is clipped."""
         return Spread.gaussian(self.noise * (self.clip or 0.0), self.clip)
+
+    def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
+        """That options of the gate are given, and there is none."""
+        named = {"gate_rate", "gate_epochs"}
+        usual = [{n: type(self).__pydantic_fields__[n].default for n in named}, *self.presets.values()]
+        idle = [n for n in sorted(named) if all(getattr(self, n) != known.get(n) for known in usual)]
+        return [f"{', '.join(idle)}: without effect with gate = false"] if idle and not self.gate else []
 
     def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
         """Guidance of one client, whose gate is trained first and kept; until the warm-up is over, replacement."""
