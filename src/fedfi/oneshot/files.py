@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,7 +216,14 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload)
 
 
-def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str], *, widths: bool = False) -> None:
+def check_together(
+    files: Sequence[UploadFile],
+    method: str,
+    needs: Sequence[str],
+    *,
+    widths: bool = False,
+    settings: Sequence[str] = (),
+) -> None:
     """Checks that uploads can be merged by a method.
 
     Args:
@@ -223,6 +231,7 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
         method: Its name.
         needs: What it needs to be measured.
         widths: Whether it takes networks of one name with other options, such as widths.
+        settings: The ``KEY=VALUE`` that it was given, which a party has to give as well.
 
     Raises:
         InputError: Naming both files and both values, or what the method needs and how to make it.
@@ -235,12 +244,13 @@ def check_together(files: Sequence[UploadFile], method: str, needs: Sequence[str
             mine, theirs = (_value(f, what) for f in (first, other))
             if mine != theirs:
                 raise InputError(f"{first.path} and {other.path} differ in {what}: {mine} and {theirs}")
+    more = "".join(f" --set {shlex.quote(setting)}" for setting in settings)
     for file in files:
         lacking = [kind for kind in needs if kind not in file.kinds]
         if lacking:
             raise InputError(
                 f"{file.path} was made for {file.method!r} and holds {', '.join(file.kinds) or 'a model alone'};"
-                f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}"
+                f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}{more}"
             )
 
 
