@@ -115,7 +115,7 @@ def test_options_of_every_merge_from_files(fedfi, parties):
     bare = uploads(fedfi, parties, method="average")
     code, _, err = fedfi("merge", *bare, *arguments[3:], "--set", "class_prior=1")
     assert code == 2
-    assert "'average' needs classes" in err
+    assert err.endswith("'average' needs classes: make it with fedfi fisher --for average --set class_prior=1\n")
 
 
 def test_task_vectors_need_a_base(fedfi, parties):
@@ -474,3 +474,26 @@ def test_a_negative_variance_in_an_upload_is_refused(fedfi, parties):
     path.write_bytes(resealed(path.read_bytes(), {"buffer:norm.running_var": lambda t: -t}))
     err = refused(fedfi, "merge", file, "--model", f"{__name__}:net", "-o", str(parties / "m.safetensors"))
     assert "'buffer:norm.running_var' of shape (8,) holds -1, expected at least 0" in err
+
+
+def test_the_name_of_a_folder_is_no_output(fedfi, parties):
+    code, _, err = fedfi("merge", "no.st", "-o", "")
+    assert code == 2
+    assert err.startswith(".: is a folder, expected the name of a file")
+    assert upload(fedfi, parties, 0, out=parties)[0] == 2
+
+
+@pytest.mark.parametrize("rows", [["well"] * 5, ["sick"]])
+def test_a_party_of_one_class_or_of_one_example_takes_part(fedfi, parties, rows, monkeypatch):
+    monkeypatch.chdir(parties)
+    tensors_to_file(parties / "w.st", build("mlp", InputSpec("tabular", (1,), 2), {"hidden": (6,)}).state_dict())
+    lines = "".join(f"{i},{label}\n" for i, label in enumerate(rows))
+    (parties / "p.csv").write_text(f"age,label\n{lines}")
+    arguments = ["fisher", "--model", "mlp", "--set", "model.hidden=[6]", "--weights", "w.st", "--data", "p.csv"]
+    code, _, err = fedfi(*arguments, "-o", "u.st")
+    assert code == 2
+    assert "expected at least 2 classes" in err
+    code, _, err = fedfi(*arguments, "-o", "u.st", "--classes", "sick,well")
+    assert code == 0, err
+    code, _, err = fedfi("merge", "u.st", "-o", "m.st", "--validate", "p.csv", "--classes", "sick,well")
+    assert code == 0, err

@@ -471,3 +471,18 @@ def test_methods_have_names():
     assert found == [*names.split(), "rebasin", "average", "ensemble", "best-client"]
     assert all(registry.algorithm(n)() is not None for n in found)
     assert len(set(itertools.chain(found))) == 16
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(self.gru(x.reshape(len(x), -1, 4))[0][:, -1])
+
+
+def test_a_layer_without_gradients_an_example_is_named():
+    for kind in ("fisher", "exact"):
+        with pytest.raises(InputError, match="layer 'gru', a GRU, cannot be measured one example at a time"):
+            measure((kind,), Recurrent(), data(), cross_entropy)

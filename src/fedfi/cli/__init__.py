@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from fedfi.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, Stopped, tell, usage
+from fedfi.cli.exits import BAD_INPUT, FAILED, INTERRUPTED, TERMINATED, Ending, Stopped, tell, terminable, usage
 from fedfi.errors import InputError, RunError, first_line, out_of_memory
 from fedfi.printing import unheeded
 
@@ -21,11 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows the command's name; by default those of the process.
     """
-    with unheeded():
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    with unheeded(), terminable() as ending:
+        code = _main(list(sys.argv[1:] if arguments is None else arguments), ending)
+        return TERMINATED if ending.terminated else code
 
 
-def _main(given: list[str]) -> int:
+def _main(given: list[str], ending: Ending) -> int:
     debug = "--debug" in given or os.environ.get("FEDFI_DEBUG", "") not in ("", "0")
     given = [a for a in given if a != "--debug"]
     _warn(quiet=bool({"-q", "--quiet"} & set(given)))
@@ -34,6 +35,8 @@ def _main(given: list[str]) -> int:
     try:
         code = app(args=given, prog_name="fedfi", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C
+            return tell(KeyboardInterrupt(), INTERRUPTED, debug, "terminated" if ending.terminated else "interrupted")
         return code if isinstance(code, int) else 0
     except InputError as error:
         return tell(error, BAD_INPUT, debug)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -27,18 +28,22 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, which takes the way of an interrupt."""
 
 
-@contextmanager
-def stoppable(resume: str) -> Iterator[None]:
-    """Within it, an interrupt or SIGTERM ends the command with a line that says how to go on.
+@dataclass
+class Ending:
+    """Whether SIGTERM has come."""
 
-    Args:
-        resume: A command.
-    """
-    owner = os.getpid()
+    terminated: bool = False
+
+
+@contextmanager
+def terminable() -> Iterator[Ending]:
+    """Within it, SIGTERM takes the way of an interrupt, so that nothing half done is left; says whether it came."""
+    owner, ending = os.getpid(), Ending()
 
     def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() != owner:  # a worker process, which inherited this
             os._exit(TERMINATED)
+        ending.terminated = True
         raise _Terminated
 
     before = signal.getsignal(signal.SIGTERM)
@@ -47,14 +52,26 @@ def stoppable(resume: str) -> Iterator[None]:
     except ValueError:  # not the main thread, where no signal arrives anyway
         before = None
     try:
-        yield
+        yield ending
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def stoppable(resume: str) -> Iterator[None]:
+    """Within it, an interrupt or SIGTERM ends the command with a line that says how to go on.
+
+    Args:
+        resume: A command.
+    """
+    try:
+        with terminable():
+            yield
     except _Terminated as error:
         raise Stopped(f"terminated; go on with: {resume}", TERMINATED) from error
     except KeyboardInterrupt as error:
         raise Stopped(f"interrupted; go on with: {resume}", INTERRUPTED) from error
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
 
 
 def note_workers(workers: int, parts: int, what: str, quiet: bool) -> None:

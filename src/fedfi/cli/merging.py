@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,10 @@ def fisher(
         limit: Measure on so many examples at most.
         quiet: Say nothing.
     """
+    from fedfi.federation.checkpoint import check_output
     from fedfi.oneshot.files import Network, write_upload
 
+    check_output(out)
     if bits not in (16, 32):
         raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
     refuse_overwriting(out, [weights, data])
@@ -101,17 +104,18 @@ def merge(
         as_json: Print the report as JSON.
         quiet: Say nothing.
     """
-    from fedfi.federation.checkpoint import serialised, write_output
+    from fedfi.federation.checkpoint import check_output, serialised, write_output
     from fedfi.federation.workbench import deployable
     from fedfi.oneshot.files import check_judge, check_together, lead_of, load_weights, merge_files, read_upload
 
+    check_output(out)
     refuse_overwriting(out, [*uploads, base, validate_on])
     tables = _tables(settings, ("data", ""))
     name, _, preset = method.partition(":")
     chosen = _method(name, tables[""], preset or None)
     files = [read_upload(path, model) for path in uploads]
-    widths, mixtures = chosen.takes_widths, chosen.takes_mixtures
-    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures)
+    widths, mixtures, given = chosen.takes_widths, chosen.takes_mixtures, _measuring(chosen, settings)
+    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures, settings=given)
     network = lead_of(files)
     examples = None
     if validate_on is not None:
@@ -154,9 +158,11 @@ def examples_of(name: str, options: Mapping[str, Any], classes: str | Sequence[s
         classes: As given on the command line; or labels as uploads name them.
     """
     from fedfi.data import load
+    from fedfi.data.arrays import one_class_will_do
 
     try:
-        found, _ = load(name, **options)
+        with nullcontext() if classes is None else one_class_will_do():
+            found, _ = load(name, **options)
     except TypeError as error:
         raise InputError(f"data options {sorted(options)}: {error}") from error
     return (found if classes is None else _relabelled(found, classes)).fitted().examples()
@@ -206,6 +212,20 @@ def _method(name: str, settings: Mapping[str, Any], preset: str | None = None) -
     keys = {**(kind.presets[preset] if preset else {}), **settings}
     method: Merging[Any] = validate(kind, keys, source=f"method {name}")
     return method
+
+
+def _measuring(method: Merging[Any], settings: Sequence[str]) -> list[str]:
+    """Those of the settings without which the method would need other statistics."""
+    from fedfi.experiment import parse_override
+
+    found, default = [], type(method)()
+    for setting in settings:
+        keys, _ = parse_override(setting)
+        if len(keys) == 1:
+            other = dataclasses.replace(method, **{keys[0]: getattr(default, keys[0])})
+            if other.measures() != method.measures():
+                found.append(setting)
+    return found
 
 
 def _tables(settings: Sequence[str], allowed: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -299,7 +299,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C and SIGTERM, too, leave nothing behind
         aside.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
@@ -312,14 +312,34 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_output(path: Path, content: bytes) -> None:
     """Writes what a user asked for to a file, whole or not at all, and makes the folders above it that are missing.
 
+    A link is followed: the file that it names is written. A pipe or a device, such as ``/dev/null``, is written into.
+
     Raises:
         OutputError: If nothing can be written there.
     """
+    check_output(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        if path.exists() and not path.is_file():
+            with path.open("wb") as special:
+                special.write(content)
+            return
+        file = path.resolve()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except RuntimeError as error:  # what a circle of links is to pathlib
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+
+
+def check_output(path: Path) -> None:
+    """Refuses a folder where a file is to be written, before any work is done for it.
+
+    Raises:
+        OutputError: If it is one; an empty name is the folder that one is in.
+    """
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder, expected the name of a file, such as {path / 'NAME'}")
 
 
 def any_in(directory: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -300,7 +301,13 @@ def _meaning(about: Mapping[str, Any], spec: InputSpec, path: Path) -> Meaning:
 
 
 def check_together(
-    files: Sequence[UploadFile], method: str, needs: Sequence[str], *, widths: bool = False, mixtures: bool = False
+    files: Sequence[UploadFile],
+    method: str,
+    needs: Sequence[str],
+    *,
+    widths: bool = False,
+    mixtures: bool = False,
+    settings: Sequence[str] = (),
 ) -> list[str]:
     """Checks that uploads can be merged by a method.
 
@@ -310,6 +317,7 @@ def check_together(
         needs: What it needs to be measured.
         widths: Whether it takes networks of one name with other options, such as widths.
         mixtures: Whether it takes several uploads of one party.
+        settings: The ``KEY=VALUE`` that it was given, which a party has to give as well.
 
     Returns:
         Notes on what may be wrong, and cannot be known to be.
@@ -329,12 +337,13 @@ def check_together(
             raise InputError(f"{first.path} and {other.path} differ in {found}")
     if not mixtures:
         _check_parties(files)
+    more = "".join(f" --set {shlex.quote(setting)}" for setting in settings)
     for file in files:
         lacking = [kind for kind in needs if kind not in file.kinds]
         if lacking:
             raise InputError(
                 f"{file.path} was made for {file.method!r} and holds {', '.join(file.kinds) or 'a model alone'};"
-                f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}"
+                f" {method!r} needs {', '.join(lacking)}: make it with fedfi fisher --for {method}{more}"
             )
     return _notes(files)
 

@@ -24,8 +24,9 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from fedfi.channels.tracing import innermost
 from fedfi.data.dataset import Examples
-from fedfi.errors import InputError
+from fedfi.errors import InputError, first_line, out_of_memory
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Loss
 from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
@@ -145,7 +146,21 @@ def measure(
             found[kind] = KINDS[kind].compute(module, batches, loss, examples.dataset.spec.classes)
         except ValueError as error:
             raise InputError(f"statistic {kind!r}: {error}") from error
+        except RuntimeError as error:  # torch's, of a layer that has no gradients an example
+            if out_of_memory(error):
+                raise
+            raise InputError(_unmeasurable(kind, module, error)) from error
     return found
+
+
+def _unmeasurable(kind: str, module: nn.Module, error: RuntimeError) -> str:
+    inner = innermost(module, error)
+    layer = f"layer {inner!r}, a {type(module.get_submodule(inner)).__name__}," if inner else type(module).__name__
+    return (
+        f"statistic {kind!r}: {layer} cannot be measured one example at a time ({first_line(error)}); linear layers,"
+        " convolutions, embeddings, norms and what torch.func.vmap takes can; recurrent layers of torch cannot;"
+        " average needs no statistic"
+    )
 
 
 def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tuple[int, int]]:
