@@ -114,8 +114,8 @@ def merge(
     name, _, preset = method.partition(":")
     chosen = _method(name, tables[""], preset or None)
     files = [read_upload(path, model) for path in uploads]
-    widths, mixtures, given = chosen.takes_widths, chosen.takes_mixtures, _measuring(chosen, settings)
-    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures, settings=given)
+    widths, mixtures, needed = chosen.takes_widths, chosen.takes_mixtures, _measuring(chosen, settings)
+    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures, settings=needed)
     network = lead_of(files)
     examples = None
     if validate_on is not None:

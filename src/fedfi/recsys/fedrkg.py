@@ -50,6 +50,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Self, final
 
 import torch
@@ -134,9 +135,9 @@ class FedRKG(Exchange):
 
     def notes_on_clients(self, clients: Sequence[ClientId]) -> list[str]:
         """That options of the gate are given, and there is none."""
-        named = {"gate_rate", "gate_epochs"}
-        usual = [{n: type(self).__pydantic_fields__[n].default for n in named}, *self.presets.values()]
-        idle = [n for n in sorted(named) if all(getattr(self, n) != known.get(n) for known in usual)]
+        named = ("gate_epochs", "gate_rate")
+        usual = [{each.name: each.default for each in fields(self) if each.name in named}, *self.presets.values()]
+        idle = [n for n in named if all(getattr(self, n) != known.get(n) for known in usual)]
         return [f"{', '.join(idle)}: without effect with gate = false"] if idle and not self.gate else []
 
     def take_in(self, client: Client, mean: Tensor, table: Tensor, head: Tree) -> Tensor:
