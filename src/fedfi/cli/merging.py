@@ -166,7 +166,11 @@ def _relabelled(data: Dataset, classes: str) -> Dataset:
     """The data set with classes counted in the order given: a party may lack some of them."""
     import torch
 
-    given = classes.split(",") if not classes.isdecimal() else [str(i) for i in range(int(classes))]
+    given = [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
+    if "" in given:
+        raise InputError(f"--classes {classes}: label {given.index('') + 1} is empty, expected labels by commas")
+    if twice := [label for n, label in enumerate(given) if label in given[:n]]:
+        raise InputError(f"--classes {classes}: {twice[0]!r} stands there twice, expected each label once")
     own = [str(label) for label in data.label_names or range(data.spec.classes)]
     if missing := [label for label in own if label not in given]:
         raise InputError(f"--classes {classes}: " + unknown("label", missing[0], given))
