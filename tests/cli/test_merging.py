@@ -203,6 +203,8 @@ def test_code_named_by_an_upload_is_not_run(fedfi, parties, monkeypatch):
     [
         (["--bits", "20"], "--bits 20: must be 16 or 32 (nearest valid: 16)"),
         (["--classes", "0,1"], "--classes 0,1: unknown label '2'"),
+        (["--classes", "0,1,2,"], "--classes 0,1,2,: label 4 is empty"),
+        (["--classes", "0, 1,1"], "'1' stands there twice"),
         (["--for", "fedavg"], "method 'fedavg' does not merge models"),
         (["--for", "fedfit"], "did you mean 'fedfiot'?"),
         (["--set", "train.epochs=1"], "expected one of model.KEY, data.KEY"),

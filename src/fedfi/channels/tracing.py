@@ -226,9 +226,11 @@ def _untraceable(module: nn.Module, error: Exception) -> str:
         return start + (
             "its control flow or a number of Python's (if, while, float(), .item()) depends on the values of tensors;"
             " compute with tensors alone, such as by torch.where, or take a method without channels, such as fiarse"
+            " (for merges: average, fishermerge, regmean)"
         )
     line = next((text for text in str(error).splitlines() if text.strip()), "")
     return start + (
         f"{type(error).__name__}: {line[:200]}; channels need a forward pass of torch's operations whose control flow"
-        " does not depend on values, and an example that it accepts; methods without channels, such as fiarse, do not"
+        " does not depend on values, and an example that it accepts; methods without channels, such as fiarse"
+        " (for merges: average, fishermerge, regmean), do not"
     )

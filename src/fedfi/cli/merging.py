@@ -191,7 +191,13 @@ def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
     said, given = "the uploads' classes", list(classes)
     if isinstance(classes, str):
         said = f"--classes {classes}"
-        given = classes.split(",") if not classes.isdecimal() else [str(i) for i in range(int(classes))]
+        given = (
+            [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
+        )
+        if "" in given:
+            raise InputError(f"{said}: label {given.index('') + 1} is empty, expected labels by commas")
+        if twice := [label for n, label in enumerate(given) if label in given[:n]]:
+            raise InputError(f"{said}: {twice[0]!r} stands there twice, expected each label once")
     own = [str(label) for label in data.label_names or range(data.spec.classes)]
     if missing := [label for label in own if label not in given]:
         raise InputError(f"{said}: " + unknown("label", missing[0], given))

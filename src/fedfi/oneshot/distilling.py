@@ -105,7 +105,10 @@ def distil_on_server(
     """
     examples = server.examples
     if examples is None:
-        raise InputError("distil = 'server' needs the server's examples, but there are none (data.validation is 0)")
+        raise InputError(
+            "distil = 'server' needs the server's examples, but there are none"
+            " (data.validation is 0; of fedfi merge: --validate is not given)"
+        )
 
     def batches() -> Iterator[Tensor]:
         while True:

@@ -99,7 +99,10 @@ def _tuned(
 ) -> tuple[list[Upload], Merged]:
     """Doubles or halves one client's weight at a time where the merge then scores better."""
     if server.examples is None:
-        raise InputError("tune_weights judges on the server's examples, but there are none (data.validation is 0)")
+        raise InputError(
+            "tune_weights judges on the server's examples, but there are none"
+            " (data.validation is 0; of fedfi merge: --validate is not given)"
+        )
     seed = int(torch.randint(2**31, (), generator=rng))  # all tries draw the same
     tries = 0
 

@@ -61,7 +61,10 @@ def rescaled(
     """
     inputs = server.inputs()
     if not inputs:
-        raise InputError("rescale measures units on the server's examples, but there are none (data.validation is 0)")
+        raise InputError(
+            "rescale measures units on the server's examples, but there are none"
+            " (data.validation is 0; of fedfi merge: --validate is not given)"
+        )
     layers = _layers(server, inputs[0])
     shared = {name: _Mean(server.wiring, name) for name in layers}
     for i, (own, share) in enumerate(zip(models, party, strict=True)):
