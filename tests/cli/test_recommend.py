@@ -98,7 +98,10 @@ def test_what_cannot_be_recommended_is_one_line(ratings: Path, file: Path, fedfi
         ("algorithm.name=popular", "did you mean 'popularity'?"),
         ("data.negatives=exclude_none", 'nearest valid: "exclude_train"'),
         ("data.name=digits", 'means nothing for examples, which "digits" holds'),
-        ("train.optimizer=adam", "optimizer = 'sgd'"),
+        (
+            "train.optimizer=adam",
+            'train.optimizer = "adam": methods of recommendation take plain steps (nearest valid: "sgd")',
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(ratings: Path, fedfi, change: str, said: str) -> None:

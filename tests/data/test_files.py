@@ -135,8 +135,12 @@ def test_broken_files(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").touch()
     (tmp_path / "broken.parquet").write_bytes(b"no")
     (tmp_path / "broken.npz").write_bytes(b"no")
-    for name in ("empty.csv", "broken.parquet", "broken.npz"):
-        with pytest.raises(InputError, match=f"{name} cannot be read"):
+    for name, why in (
+        ("empty.csv", "is empty"),
+        ("broken.parquet", "cannot be read"),
+        ("broken.npz", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=f"{name} {why}"):
             load(tmp_path / name)
     np.savez(tmp_path / "objects.npz", x=np.array([{}, {}], dtype=object), y=[0, 1])
     with pytest.raises(InputError, match="cannot be read"):
