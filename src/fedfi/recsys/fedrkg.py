@@ -26,7 +26,7 @@ Deviations:
 
 - **Defaults.** The published settings (preset `as-published`: T_int = 100, beta = 0.99, item_rate = 80, gate_rate =
   1e-4) were tuned with negatives that avoid held-out items. Without that leak they do not beat a popularity ranking,
-  so the defaults are rarer, stronger and gentler; see docs/recommendation.md.
+  so the defaults are more frequent, stronger and gentler; see docs/recommendation.md.
 - **Partial participation.** In the published code a user that was never sampled has no entry and evaluation fails.
   Here it ranks by the newest mean with the head that all begin with; a user that was away at a guidance round is guided
   by the newest mean when it next takes part.
