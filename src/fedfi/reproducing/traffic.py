@@ -34,8 +34,9 @@ def _panel(grid: Grid, out: Path, values: tuple[str, ...], wanted: OnTraffic) ->
     for method in wanted.methods or grid.methods:
         runs = runs_of(grid, out, Cell(method, grid.named(method, values), 0))
         runs = [run for run in runs if {wanted.number, TOTAL} <= run["curves"].keys()]
-        if runs and any(run["bytes_up"] + run["bytes_down"] for run in runs):
-            lines[method] = _curve(runs, wanted.number)
+        curve = _curve(runs, wanted.number)
+        if len(curve) > 1:
+            lines[method] = curve
         elif runs:
             found = [statistics.mean(final_of(run, wanted.number, grid.head.last)) for run in runs]
             levels[method] = _unit(wanted.number) * statistics.mean(found)
