@@ -336,9 +336,9 @@ def test_means_by_weights_keep_ties():
 
 def test_objectives_of_a_group():
     """One party's unit is 0, the other's 2, one coordinate of weight 1: the reference costs 4, the mean 1 + 1 = 2."""
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)).eval()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2, bias=False), torch.nn.Linear(2, 1, bias=False)).eval()
     wired = discover(model, torch.randn(2, 1))
-    models = [{"0.weight": torch.tensor([[v]]), "1.weight": torch.ones(1, 1)} for v in (0.0, 2.0)]
-    found = by_layers(wired, models, [{n: torch.ones(1, 1) for n in m} for m in models], 0)
+    models = [{"0.weight": torch.tensor([[v], [9.0]]), "1.weight": torch.ones(1, 2)} for v in (0.0, 2.0)]
+    found = by_layers(wired, models, [{n: torch.ones_like(t) for n, t in m.items()} for m in models], 0)
     assert found.unaligned == {"0.weight": 2.0}
     assert found.objectives == {"0.weight": (4.0, 2.0)}
