@@ -197,6 +197,11 @@ def some(names: Sequence[object], most: int = 3) -> str:
     return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
 
 
+def these(noun: str, names: Sequence[object]) -> str:
+    """Some things by name: ``"client 'a'"``, ``"4 clients ('a', 'b', 'c', ...)"``; at least one."""
+    return f"{noun} {names[0]!r}" if len(names) == 1 else f"{counted(len(names), noun)} ({some(names)})"
+
+
 def first_line(error: BaseException) -> str:
     """An error's kind, and the first line of what it says, without a C++ trace."""
     text = str(error).strip().partition("\n")[0]

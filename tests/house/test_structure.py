@@ -24,7 +24,7 @@ LEVELS = [
     {"federation", "data", "models"},
     {"channels", "crypto", "privacy"},
     {"numerics"},
-    {"arguments", "importing", "linechart"},
+    {"arguments", "importing", "linechart", "room"},
     {"validation"},
     {"errors", "orphans", "printing"},
 ]

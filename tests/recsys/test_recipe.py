@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedfi
-from fedfi.data import room
+from fedfi import room
 from fedfi.recsys.recipe import check_training, fresh_items
 
 FRAME = pd.DataFrame({"user": [u for u in "abc" for _ in range(5)], "item": [0, 1, 2, 3, 4] * 2 + [1, 2, 3, 4, 5]})

@@ -100,10 +100,9 @@ def _observed(directory: Path, experiment: Experiment, task: Task, rounds: int, 
     seen = Recorder(LocalEngine(method, task, seed=settings.seed))
     quiet = Evaluate(levels=False, local=False)
     try:
-        if not fresh:
-            check_same_data(directory, task.data)
-        else:
+        if fresh:
             return seen, run(method, task, rounds=rounds, seed=settings.seed, evaluate=quiet, engine=seen).state
+        check_same_data(directory, task.data)
         with tempfile.TemporaryDirectory(prefix="fedfi-audit-") as folder:
             copy = Path(folder) / "run"
             shutil.copytree(directory, copy, ignore=shutil.ignore_patterns(".lock", "audit", "report.html"))

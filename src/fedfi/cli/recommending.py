@@ -17,7 +17,7 @@ from fedfi.cli.outputs import refuse_overwriting, refuse_within_record
 from fedfi.cli.running import remembered
 from fedfi.data.ratings import RatingsData
 from fedfi.engines.local import LocalEngine
-from fedfi.errors import InputError, RunError, some, unknown
+from fedfi.errors import InputError, RunError, counted, these, unknown
 from fedfi.experiment import Experiment, of_run
 from fedfi.federation.algorithm import ScoresItems
 from fedfi.federation.checkpoint import write_output
@@ -104,8 +104,7 @@ def _recommend(directory: Path, user: str | None, count: int, out: Path | None) 
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([_COLUMNS, *rows])
     write_output(out, text.getvalue().encode())
-    counted = f"{len(users)} user{'' if len(users) == 1 else 's'}"
-    print(f"{len(rows)} recommendations of {counted}, {after}: {out}", file=sys.stderr)
+    print(f"{len(rows)} recommendations of {counted(len(users), 'user')}, {after}: {out}", file=sys.stderr)
 
 
 def _task(experiment: Experiment, directory: Path) -> Task:
@@ -124,18 +123,17 @@ def _say_what_lacks(directory: Path, found: Sequence[Ranked], items: int) -> Non
     Raises:
         RunError: If there is nothing for anybody since no score is a number.
     """
-    broken = [each.user for each in found if each.broken]
-    if broken:
-        who = f"user {broken[0]!r}" if len(broken) == 1 else f"{len(broken)} users ({some(broken)})"
-        text = f"{directory}: the scores of {who} are no numbers, so nothing is recommended: training diverged;"
-        text += " begin anew with a smaller learning_rate, or set evaluate.best to keep a round before that"
-        if len(broken) == len(found):
+    lost = [each.user for each in found if each.broken]
+    if lost:
+        text = f"{directory}: the scores of {these('user', lost)} are no numbers, so nothing is recommended: training"
+        text += " diverged; begin anew with a smaller learning_rate, or set evaluate.best to keep a round before that"
+        if len(lost) == len(found):
             raise RunError(text)
         print(f"warning: {text}", file=sys.stderr)
     content = [each.user for each in found if not each.items and not each.broken]
     if content:
-        who = f"user {content[0]!r} has" if len(content) == 1 else f"{len(content)} users ({some(content)}) have"
-        print(f"{who} all {items} items: none is left to recommend", file=sys.stderr)
+        verb = "has" if len(content) == 1 else "have"
+        print(f"{these('user', content)} {verb} all {items} items: none is left to recommend", file=sys.stderr)
 
 
 def _ranked(

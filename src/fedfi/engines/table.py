@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfi.data.room import check_room
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
+from fedfi.room import check_room
 
 
 class MemoryTable:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedfi.errors import first_line, some
+from fedfi.errors import counted, first_line, these
 from fedfi.importing import place
 
 UNJUDGED = "unjudged"
@@ -68,11 +68,10 @@ def _kind(failure: Mapping[str, Any]) -> str:
 
 def _line(same: list[Mapping[str, Any]]) -> str:
     clients = list(dict.fromkeys(str(failure["client"]) for failure in same))
-    who = f"client {clients[0]!r}" if len(clients) == 1 else f"{len(clients)} clients ({some(clients)})"
     rounds = {failure["round"] for failure in same if "round" in failure}
     count, unit = (len(rounds), "round") if rounds else (len(same), "time")
     stage = str(same[0]["stage"])
     where = "" if stage == "client_update" else f" in {stage}"
     text = str(same[0]["error"]).strip()
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    return f"{who}, {count} {unit}{'' if count == 1 else 's'}{where}: {text}"
+    return f"{these('client', clients)}, {counted(count, unit)}{where}: {text}"

@@ -103,15 +103,14 @@ class Loop:
 
     def run(self, state: Any, rounds: int, resume: bool, observers: Sequence[Observer]) -> RunResult:
         """Goes round until all rounds are done, or none is better for long enough."""
-        first, lines = 0, []
+        first, lines = 0, list[dict[str, Any]]()
         for note in self.notes:
             _LOG.warning("warning: %s", note)
         if self.directory:
             begun = resume and has_begun(self.directory)
             attach_all(checkpoint.row_stores(state), self.directory.rows)
             if begun:
-                first, state = self._resume(state, rounds)
-                lines = self.directory.read_metrics()
+                first, state, lines = self._resume(state, rounds)
             else:  # new, or ended before its first checkpoint
                 self.directory.rewind(0)
                 if resume:
@@ -287,7 +286,7 @@ class Loop:
         checkpoint.save(self.directory.checkpoints, rounds, content)
         return content
 
-    def _resume(self, state: Any, until: int) -> tuple[int, Any]:
+    def _resume(self, state: Any, until: int) -> tuple[int, Any, list[dict[str, Any]]]:
         assert self.directory is not None  # `run` refuses to resume without one
         notes: list[str] = []
         check_config(self.directory, self.config)
@@ -303,7 +302,7 @@ class Loop:
             self._event("warning", text=note)
         self.engine.restore(content.memory, rounds)
         self._event("resume", round=rounds + 1)
-        return rounds, content.state
+        return rounds, content.state, lines
 
     def _resume_best(self, lines: list[dict[str, Any]], rounds: int, state: Any) -> None:
         def fresh() -> Content:

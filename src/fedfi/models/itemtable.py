@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedfi.data.room import check_room
 from fedfi.errors import InputError
 from fedfi.models.shapes import InputSpec
+from fedfi.room import check_room
 
 _COPIES = 4
 """Of the table, before any user has one: the draw and its multiple, twice."""

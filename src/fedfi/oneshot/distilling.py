@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
-from fedfi.oneshot.server import Server
+from fedfi.oneshot.server import Server, without_examples
 from fedfi.oneshot.together import Together
 
 _BATCH = 50
@@ -105,10 +104,7 @@ def distil_on_server(
     """
     examples = server.examples
     if examples is None:
-        raise InputError(
-            "distil = 'server' needs the server's examples, but there are none"
-            " (data.validation is 0; of fedfi merge: --validate is not given)"
-        )
+        raise without_examples("distil = 'server' needs")
 
     def batches() -> Iterator[Tensor]:
         while True:

@@ -40,7 +40,7 @@ from fedfi.numerics.tape import listen
 from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
-from fedfi.oneshot.server import Server
+from fedfi.oneshot.server import Server, without_examples
 from fedfi.oneshot.units import (
     Orders,
     check_regular,
@@ -135,7 +135,7 @@ def activations(server: Server, model: Mapping[str, Tensor], samples: int) -> Fe
     """
     inputs = server.inputs(samples)
     if not inputs:
-        raise InputError("ground = 'activations' needs the server's examples, but data.validation is 0")
+        raise without_examples("ground = 'activations' needs")
     module = server.loaded(model)
     seen: dict[str, list[Tensor]] = {}
 

@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.channels import Wiring
-from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.kfac import matrix_layers
 from fedfi.numerics.tape import listen, used_once
-from fedfi.oneshot.server import Server
+from fedfi.oneshot.server import Server, without_examples
 
 _LEAST = 1e-6
 
@@ -61,10 +60,7 @@ def rescaled(
     """
     inputs = server.inputs()
     if not inputs:
-        raise InputError(
-            "rescale measures units on the server's examples, but there are none"
-            " (data.validation is 0; of fedfi merge: --validate is not given)"
-        )
+        raise without_examples("rescale measures units on")
     layers = _layers(server, inputs[0])
     shared = {name: _Mean(server.wiring, name) for name in layers}
     for i, (own, share) in enumerate(zip(models, party, strict=True)):

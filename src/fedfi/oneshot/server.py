@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.channels import Wiring, discover
 from fedfi.data.dataset import Examples
+from fedfi.errors import InputError
 from fedfi.federation.evaluation import sums, take_statistics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
@@ -95,6 +96,14 @@ class Server:
                 norm.num_batches_tracked.copy_(count)
         module.eval()
         return model | {n: t.clone() for n, t in self.bench.buffers().items()}
+
+
+def without_examples(why: str) -> InputError:
+    """The error that the server has no examples, and why it needs some, such as ``"rescale measures units on"``."""
+    return InputError(
+        f"{why} the server's examples, but there are none (data.validation is 0; of fedfi merge: --validate is not"
+        " given)"
+    )
 
 
 def score_of(task: Task, module: nn.Module, examples: Examples) -> float:

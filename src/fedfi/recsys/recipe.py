@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedfi.data.ratings import ClientRatings, RatingsData
-from fedfi.data.room import check_room
 from fedfi.errors import InputError, SettingError
 from fedfi.federation.client import Client
 from fedfi.federation.task import Task, Training
 from fedfi.federation.workbench import fresh_workbench
 from fedfi.recsys.objective import LossName, Objective, Pointwise, objective
+from fedfi.room import check_room
 from fedfi.validation import shown
 
 
