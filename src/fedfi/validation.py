@@ -327,8 +327,9 @@ def _reason(
 
 def _is_entry(value: Any, field: FieldInfo) -> bool:
     """Whether a list of nothing but this value would be right."""
+    kind: Any = field.annotation
     try:
-        TypeAdapter(field.annotation).validate_json(json.dumps([value]), strict=True)
+        TypeAdapter(kind).validate_json(json.dumps([value]), strict=True)
     except (ValueError, TypeError):  # pydantic's errors are values', too
         return False
     return True
