@@ -8,7 +8,7 @@ import torch
 from tests.cli.test_merging import SPEC, parties, refused, resealed, upload, uploads
 
 from fedfi.federation.checkpoint import tensors_to_file
-from fedfi.models import InputSpec, build
+from fedfi.models import build
 
 __all__ = ["parties"]
 
@@ -53,7 +53,7 @@ def test_fisher_refuses_what_a_party_does_not_do(fedfi, parties, method, setting
         (["--set", 'distil="server"'], "needs examples to judge on"),
         (
             ["--set", "tune_weights=1"],
-            "tune_weights judges on the server's examples, but there are none (--validate is",
+            "tune_weights judges on the server's examples, but there are none (--validate",
         ),
         (["--set", "distil_steps=3"], 'acts with distil = "server" or distil = "generated" alone'),
         (["--set", 'alignment="identity"', "--set", "iterations=3"], 'acts with alignment = "fisher" or'),
@@ -104,7 +104,7 @@ class Asking(torch.nn.Module):
 
     def forward(self, x):
         x = self.a(x.flatten(1))
-        return self.b(x.relu() if float(x.sum()) > 0 else x.tanh())
+        return self.b(x.relu() if float(x.detach().sum()) > 0 else x.tanh())
 
 
 def asking(spec):
@@ -132,7 +132,6 @@ def test_what_the_advice_names_merges_it(fedfi, parties, method):
         files.append(str(parties / f"u{i}.safetensors"))
         common = ["--data", str(parties / f"d{i}.npz"), "--weights", str(parties / f"w{i}.safetensors")]
         more = ["--classes", "4", "--model", f"{__name__}:asking", "-o", files[-1], "--for", method]
-        # per-example gradients need a network that torch.func takes
         code, _, err = fedfi("fisher", *common, *more)
         assert code == 0, err
     out = ["-o", str(parties / "m.safetensors"), "--model", f"{__name__}:asking", "--method", method]
@@ -152,10 +151,6 @@ def test_a_party_that_lacks_a_class_is_told_of_classes(fedfi, parties):
     err = refused(fedfi, *fisher, "--classes", "3")
     assert "--classes\n" not in err
     assert fedfi(*fisher, "--classes", "4")[0] == 0
-    tensors_to_file(
-        parties / "w.safetensors", build("mlp", InputSpec("image", (1, 8, 8), 4), {"hidden": (7,)}).state_dict()
-    )
-    assert "by --classes" not in refused(fedfi, *fisher, "--classes", "4")
 
 
 def test_a_file_is_no_client(fedfi, parties):
@@ -163,8 +158,11 @@ def test_a_file_is_no_client(fedfi, parties):
     path.write_bytes(resealed(path.read_bytes(), examples=0))
     err = refused(fedfi, "merge", str(path), "-o", str(parties / "m.safetensors"))
     assert err.startswith(f"{path}: scalar 'examples' is 0")
-    assert "client" not in err
+    assert "client '" not in err
 
 
 def test_classes_below_zero_are_no_number(fedfi, parties):
-    assert "must be at least" in upload(fedfi, parties, 0, "--classes", "-1")[2]
+    assert (
+        "--classes -1: must be a whole number of at least 2 (nearest valid: 2)"
+        in upload(fedfi, parties, 0, "--classes", "-1")[2]
+    )

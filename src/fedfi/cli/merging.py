@@ -14,7 +14,7 @@ from fedfi import registry
 from fedfi.cli.heeding import check_measured, check_merged
 from fedfi.cli.outputs import refuse_overwriting
 from fedfi.cli.variants import split_method
-from fedfi.errors import InputError, unknown
+from fedfi.errors import InputError, as_number, unknown
 from fedfi.validation import validate
 
 if TYPE_CHECKING:
@@ -200,6 +200,11 @@ def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
     said, given = "the uploads' classes", list(classes)
     if isinstance(classes, str):
         said = f"--classes {classes}"
+        if (number := as_number(classes)) is not None and not (classes.isdecimal() and number >= 2):
+            near = max(2, round(number))
+            raise InputError(
+                f"{said}: must be a whole number of at least 2 (nearest valid: {near}), or labels by commas"
+            )
         given = (
             [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
         )
