@@ -367,6 +367,12 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     except tomllib.TOMLDecodeError as error:
         value = value.strip()
         if value[:1] in ("[", "{"):  # no text: a list or table, whose quotes the shell has most likely taken
+            whole = re.sub(r"(?<![\w.])\.(?=\d)", "0.", re.sub(r"(?<=\d)\.(?!\d)", ".0", value))
+            if whole != value and _is_toml(whole):
+                raise InputError(
+                    f"--set {text}: is not TOML; numbers have digits on both sides of the point,"
+                    f" such as --set '{key.strip()}={whole}'"
+                ) from error
             quoted = re.sub(r"""(?<=[\[,=])\s*([A-Za-z_][\w./-]*)\s*(?=[\],}])""", r'"\1"', value)
             such = f", such as --set '{key.strip()}={quoted}'" if _is_toml(quoted) else ""
             raise InputError(

@@ -162,7 +162,10 @@ def validate(
 def _first(error: ValidationError, kind: Any, path: Sequence[str], *, in_python: bool = False) -> str:
     """The error that says most in words, and how many more there are."""
     # A misspelt key is missing and unknown; the unknown one says more.
-    first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN)
+    found = error.errors(include_url=False)
+    entries = {e["loc"][:-1] for e in found}  # pydantic counts the right ones: wrong entries leave a list too short
+    found = [e for e in found if e["type"] != "too_short" or e["loc"] not in entries]
+    first, *others = sorted(found, key=lambda e: e["type"] not in _UNKNOWN)
     text = _worded(first, kind, path, in_python)
     if first["type"] in _MISSING:
         missing = [e for e in others if e["type"] in _MISSING]
@@ -314,10 +317,22 @@ def _reason(
         near = _converted(value) if kind.startswith(("int", "float")) else None
         if near is not None and kind.startswith("int"):
             near = round(near)
+        if kind in ("list_type", "tuple_type") and field is not None and _is_entry(value, field):
+            return f"{must} {expected} (nearest valid: {as_toml([value])})"
         if near is None and field is not None and field.examples:
             return f"{must} {expected}, such as {as_toml(field.examples[0])}"
         return f"{must} {expected}" + ("" if near is None else f" (nearest valid: {near})")
     return message.removeprefix("Input should be ").rstrip(".")
+
+
+def _is_entry(value: Any, field: FieldInfo) -> bool:
+    """Whether a list of nothing but this value would be right."""
+    kind: Any = field.annotation
+    try:
+        TypeAdapter(kind).validate_json(json.dumps([value]), strict=True)
+    except (ValueError, TypeError):  # pydantic's errors are values', too
+        return False
+    return True
 
 
 def nearest_key(given: str, valid: Sequence[str]) -> str:

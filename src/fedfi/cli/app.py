@@ -300,10 +300,12 @@ def fisher(
     weights: Annotated[Path, typer.Option(metavar="FILE.safetensors", help="Its state dict.", show_default=False)],
     data: Annotated[str, typer.Option(help="What it was trained on: a name, a path, or a function.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="UPLOAD.safetensors", help="The upload.")],
-    method: Annotated[str, typer.Option("--for", metavar="METHOD", help="What it will be merged by.")] = "fedfiot",
+    method: Annotated[
+        str, typer.Option("--for", metavar="NAME[:PRESET]", help="What it will be merged by.")
+    ] = "fedfiot",
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE, data.KEY=VALUE, or KEY=VALUE of METHOD."),
+        typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE, data.KEY=VALUE, or KEY=VALUE of the method."),
     ] = None,
     party: Annotated[str | None, typer.Option(help="Whose it is; by default the upload's name.")] = None,
     classes: _Classes = None,

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfi import registry
+from fedfi.cli.heeding import check_measured, check_merged
 from fedfi.cli.outputs import refuse_overwriting
-from fedfi.errors import InputError, unknown
+from fedfi.cli.variants import split_method
+from fedfi.errors import InputError, as_number, unknown
 from fedfi.validation import validate
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ def fisher(
         weights: Its state dict, a safetensors file.
         data: What it was trained on, as in an experiment's ``data.name``.
         out: The upload.
-        method: What it is for.
-        settings: ``model.KEY=VALUE``, ``data.KEY=VALUE``, and ``KEY=VALUE`` of the method, where it measures more.
+        method: What it is for: NAME or NAME:PRESET.
+        settings: ``model.KEY=VALUE``, ``data.KEY=VALUE``, and ``KEY=VALUE`` of the method, of what it measures.
         party: Whose it is; by default the name of `out`.
         classes: All labels in the model's order, by commas, or their number.
         bits: 16 or 32.
@@ -50,6 +52,7 @@ def fisher(
         quiet: Say nothing.
     """
     from fedfi.federation.checkpoint import check_output
+    from fedfi.oneshot.acting import said
     from fedfi.oneshot.files import Network, write_upload
 
     check_output(out)
@@ -57,19 +60,24 @@ def fisher(
         raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
     refuse_overwriting(out, [weights, data])
     tables = _tables(settings, ("model", "data", ""))
+    chosen, _ = _method(method, tables[""], "--for")
+    check_measured(chosen, tables[""])
     examples = examples_of(data, tables["data"], classes)
     network = Network(model, tables["model"], examples.dataset.spec)
+    prior = said(chosen, "class_prior") if chosen.class_prior else ""
     written = write_upload(
         out,
         network,
         read_weights(weights),
         examples,
         method,
-        _method(method, tables[""]).measures(),
+        chosen.measures(),
         party=party or out.stem,
         bits=16 if bits == 16 else 32,
         limit=limit,
         source=str(weights),
+        counted=classes is None,
+        channels=f"--for {method}" if chosen.needs_channels else prior,
     )
     if not quiet:
         _tell(written.notes)
@@ -106,16 +114,17 @@ def merge(
     """
     from fedfi.federation.checkpoint import check_output, serialised, write_output
     from fedfi.federation.workbench import deployable
-    from fedfi.oneshot.files import check_judge, check_together, lead_of, load_weights, merge_files, read_upload
+    from fedfi.oneshot.files import check_judge, check_together, lead_of, merge_files, read_upload
+    from fedfi.oneshot.sound import load_weights
 
     check_output(out)
     refuse_overwriting(out, [*uploads, base, validate_on])
     tables = _tables(settings, ("data", ""))
-    name, _, preset = method.partition(":")
-    chosen = _method(name, tables[""], preset or None)
+    chosen, name = _method(method, tables[""], "--method")
+    check_merged(chosen, name, tables, validate_on, classes, base)
     files = [read_upload(path, model) for path in uploads]
     widths, mixtures, needed = chosen.takes_widths, chosen.takes_mixtures, _measuring(chosen, settings)
-    notes = check_together(files, name, chosen.measures(), widths=widths, mixtures=mixtures, settings=needed)
+    notes = check_together(files, method, chosen.measures(), widths=widths, mixtures=mixtures, settings=needed)
     network = lead_of(files)
     examples = None
     if validate_on is not None:
@@ -191,6 +200,11 @@ def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
     said, given = "the uploads' classes", list(classes)
     if isinstance(classes, str):
         said = f"--classes {classes}"
+        if (number := as_number(classes)) is not None and not (classes.isdecimal() and number >= 2):
+            near = max(2, round(number))
+            raise InputError(
+                f"{said}: must be a whole number of at least 2 (nearest valid: {near}), or labels by commas"
+            )
         given = (
             [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
         )
@@ -206,9 +220,14 @@ def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
     return dataclasses.replace(data, targets=places[data.targets], spec=spec, label_names=tuple(given))
 
 
-def _method(name: str, settings: Mapping[str, Any], preset: str | None = None) -> Merging[Any]:
+def _method(text: str, settings: Mapping[str, Any], option: str) -> tuple[Merging[Any], str]:
+    """A method with its settings, and its name, of ``NAME:PRESET`` as an option gives it."""
     from fedfi.oneshot.method import Merging
 
+    name, rest = split_method(text)
+    if len(rest) > 1:
+        raise InputError(f"{option} {text}: expected NAME or NAME:PRESET")
+    preset = rest[0] if rest else None
     kind = registry.algorithm(name)
     if not issubclass(kind, Merging):
         merging = [n for n, e in registry.entries().items() if e.family == "oneshot"]
@@ -217,7 +236,7 @@ def _method(name: str, settings: Mapping[str, Any], preset: str | None = None) -
         raise InputError(unknown(f"preset of {name}", preset, kind.presets))
     keys = {**(kind.presets[preset] if preset else {}), **settings}
     method: Merging[Any] = validate(kind, keys, source=f"method {name}")
-    return method
+    return method, name
 
 
 def _measuring(method: Merging[Any], settings: Sequence[str]) -> list[str]:

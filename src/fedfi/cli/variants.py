@@ -52,11 +52,8 @@ def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experi
 def parse_item(item: str) -> tuple[str, str, str | None]:
     """Label, method and preset of ``"label=name:preset"``; your own method is ``"package.module:Class"``."""
     label, _, spec = item.rpartition("=")
-    first, *rest = spec.split(":")
-    if rest and _is_module(first, rest):
-        name, default = ":".join([first, rest.pop(0)]), spec.split(":")[1].lower()
-    else:
-        name, default = first, first
+    name, rest = split_method(spec)
+    default = name.rpartition(":")[2].lower() if ":" in name else name
     if name not in registry.entries() and ":" not in name:
         own = 'module:Class, or [compare.LABEL] name = "module:Class" in the file'
         wrong = unknown("algorithm", name, registry.entries(), registry.LISTED_BY)
@@ -65,6 +62,14 @@ def parse_item(item: str) -> tuple[str, str, str | None]:
         raise InputError(f"--algorithms {item}: expected NAME, NAME:PRESET or LABEL=NAME:PRESET")
     preset = rest[0] if rest else None
     return label or (f"{default}-{preset}" if preset else default), name, preset
+
+
+def split_method(spec: str) -> tuple[str, list[str]]:
+    """A method's name, which is ``package.module:Class`` of your own, and what stands behind it, such as a preset."""
+    first, *rest = spec.split(":")
+    if rest and _is_module(first, rest):
+        return f"{first}:{rest[0]}", rest[1:]
+    return first, rest
 
 
 def _is_module(first: str, rest: Sequence[str]) -> bool:

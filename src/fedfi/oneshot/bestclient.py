@@ -7,12 +7,13 @@ rounds every client goes on from it. Deviations: none, since it has no paper.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
 from fedfi.oneshot.uploads import Merged, Upload, largest
@@ -26,6 +27,12 @@ class BestClient(OneShot):
     reestimate: Annotated[
         bool, Field(description="measure the chosen model's batch norm statistics on the server's examples")
     ] = False
+
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("weights", "options", given={"rescale": (True,)}),
+        Acts("tune_weights", "options"),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
-from fedfi.oneshot.server import Server, without_examples
+from fedfi.oneshot.server import Server
 from fedfi.oneshot.together import Together
 
 _BATCH = 50
@@ -104,7 +104,7 @@ def distil_on_server(
     """
     examples = server.examples
     if examples is None:
-        raise without_examples("distil = 'server' needs")
+        raise server.without_examples("distil = 'server' needs")
 
     def batches() -> Iterator[Tensor]:
         while True:

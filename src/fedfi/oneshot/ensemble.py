@@ -10,7 +10,7 @@ Deviations: the paper also chooses which models take part; here all do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Packet
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.together import Combine, bench_of, joined
@@ -30,6 +31,12 @@ class Ensemble(OneShot):
     """All clients' models, their predictions averaged."""
 
     combine: Annotated[Combine, Field(description="average class probabilities, or logits")] = "probabilities"
+
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("combine", "reader"),
+        *(Acts(option, "options", given={"distil": ("server", "generated")}) for option in ("weights", "reestimate")),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

@@ -37,6 +37,7 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import train_locally
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.fedfisher import descend
 from fedfi.oneshot.laplace import NEEDS, Component, Curvature, log_posterior_slope
 from fedfi.oneshot.method import Context, Merging, measured, random_model
@@ -81,6 +82,13 @@ class FedBEns(Merging[FedBEnsState]):
     check_every: Annotated[int, Field(ge=1, description="steps from one validation to the next")] = 30
 
     takes_mixtures: ClassVar[bool] = True
+
+    acting: ClassVar[Sequence[Acts]] = (
+        *Merging.acting,
+        Acts("models", "rounds", instead="each model is an upload of its own, with the same --party"),
+        Acts("check_every", "examples"),
+        Acts("weights", "options", given={"distil": ("server", "generated")}),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """What the curvature is made of."""

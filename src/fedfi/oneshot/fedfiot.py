@@ -49,6 +49,7 @@ from torch import Tensor
 from fedfi.channels import Wiring
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objective
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
@@ -142,7 +143,11 @@ def _follow(wiring: Wiring, weights: Sequence[Tree], aligned: Aligned) -> list[T
     return [wiring.permute(w, orders) for w, orders in zip(weights, aligned.orders, strict=True)]
 
 
-Candidates = tuple[Annotated[float, Field(gt=0)], ...]
+Candidates = tuple[Annotated[float, Field(gt=0, le=1)], ...]
+"""F^rho tempers the Fisher information, so rho is at most 1; where F is below 1, as of a trained network it is nearly
+everywhere, a larger damping than 1 would leave the plain mean alone."""
+_MOVES = {"alignment": ("fisher", "euclidean")}
+_WEIGHS = {"alignment": ("fisher",), "aggregation": ("fisher",), "fallback": ("objective",)}
 
 
 @final
@@ -177,6 +182,16 @@ class FedFiOT(OneShot):
     alignment: Annotated[Alignment, Field(description="distance between neurons, or no alignment")] = "fisher"
     aggregation: Annotated[Literal["fisher", "mean"], Field(description="weights of the mean")] = "fisher"
 
+    needs_channels: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("reference", "rounds", values=("tuned",), instead='reference = "broadcast" with --base FILE does'),
+        Acts("reference", "base", values=("broadcast",)),
+        *(Acts(option, "examples") for option in ("rho", "damping")),
+        *(Acts(option, "options", given=_WEIGHS) for option in ("rho", "damping")),
+        Acts("fallback", "examples", values=("validation",)),
+        *(Acts(option, "options", given=_MOVES) for option in ("reference", "iterations", "order", "fallback")),
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-published": {
             "weights": "uniform",

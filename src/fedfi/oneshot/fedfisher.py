@@ -25,7 +25,7 @@ are cut to roots of one rank (`wire`), where the program keeps both sides of a d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from pydantic import Field
@@ -35,6 +35,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.federation.warming import OPTIMIZERS
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.matrices import factors_by_layer, matrix_of, split
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
@@ -163,6 +164,11 @@ class FedFisher(OneShot):
     steps: Annotated[int, Field(ge=1, description="steps of the server's optimiser")] = 2000
     learning_rate: Annotated[float, Field(gt=0, description="of the server's optimiser")] = 0.01
     check_every: Annotated[int, Field(ge=1, description="steps from one validation to the next")] = 100
+
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("check_every", "examples"),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Kronecker factors, or the diagonal."""

@@ -16,7 +16,7 @@ local data; the posterior mean weighs matched clients equally, and the last laye
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -26,6 +26,7 @@ from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.client import Client
 from fedfi.federation.packet import Packet
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.growing import Process
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.pfnm import bench_of, matched_network
@@ -43,6 +44,14 @@ class FedMA(OneShot):
     sweeps: Annotated[int, Field(ge=0, description="times that every client is matched anew")] = 5
     grow: Annotated[bool, Field(description="deploy the grown network, or its most shared neurons")] = True
     freeze: Annotated[bool, Field(description="freeze a further layer each round")] = True
+
+    needs_channels: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("freeze", "rounds"),
+        Acts("weights", "options", given={"rescale": (True,)}),
+        Acts("reestimate", "options", given={"grow": (False,), "distil": ("server", "generated")}),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Counts of classes."""

@@ -34,7 +34,7 @@ from fedfi.models import InputSpec, build, outside, trained_size
 from fedfi.oneshot.header import DIGEST, Meaning, digest_of, sealed, spec_json, spec_text
 from fedfi.oneshot.method import Context, Merging
 from fedfi.oneshot.server import Server, score_of
-from fedfi.oneshot.sound import Fit, check_rounding, check_values, fit_of
+from fedfi.oneshot.sound import Fit, check_rounding, fit_of, load_weights
 from fedfi.oneshot.statistics import KINDS, measure
 from fedfi.oneshot.uploads import Merged, Upload, largest
 from fedfi.oneshot.wire import Bits, Form
@@ -117,27 +117,6 @@ def layout_hash(bench: Workbench) -> str:
     return hashlib.blake2b(json.dumps(entries).encode(), digest_size=8).hexdigest()
 
 
-def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str) -> None:
-    """Takes a network's values from a state dict, all of them.
-
-    Raises:
-        InputError: Naming the source and the first name that is missing, unexpected, or of another shape; or as
-            `sound.check_values`.
-    """
-    state = bench.module.state_dict()
-    for what, names in (("lacks", state.keys() - weights.keys()), ("holds", weights.keys() - state.keys())):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            where = "which the network has" if what == "lacks" else "which the network does not have"
-            raise InputError(f"{source}: {what} {min(names)!r}{more}, {where}")
-    for name, value in weights.items():
-        if value.shape != state[name].shape:
-            raise InputError(f"{source}: {name!r} has shape {list(value.shape)}, expected {list(state[name].shape)}")
-    check_values(bench, weights, source)
-    own = bench.tree()
-    bench.load({n: t for n, t in weights.items() if n in own})
-
-
 def write_upload(
     path: Path,
     network: Network,
@@ -150,6 +129,8 @@ def write_upload(
     bits: Bits = 16,
     limit: int | None = None,
     source: str = "weights",
+    counted: bool = False,
+    channels: str = "",
 ) -> Written:
     """Measures a model and writes its upload.
 
@@ -164,13 +145,16 @@ def write_upload(
         bits: 16 or 32 bits a parameter.
         limit: Measure on so many examples at most.
         source: Where the weights are from; errors start with it.
+        counted: Whether the number of classes was counted from the examples, rather than given.
+        channels: What needs the network's channel groups, which errors start with; empty: nothing does.
 
     Returns:
         What was written, and how well the weights fit the examples.
 
     Raises:
         InputError: If the weights do not fit the network or are no numbers, 16 bits are too few for them, there are no
-            examples, or the network is loaded from a place that others would have to load it from, too.
+            examples, or the network has no channel groups where they are needed, or is loaded from a place that others
+            would have to load it from, too.
     """
     if named := [option for option in outside(network.name) if network.options.get(option) is not None]:
         raise InputError(
@@ -178,7 +162,9 @@ def write_upload(
             " makes the network (--model package.module:function), which the merge then names, too"
         )
     bench = network.bench()
-    load_weights(bench, weights, source)
+    load_weights(bench, weights, source, network.spec.classes if counted else None)
+    if channels:
+        _check_channels(network, channels)
     task = network.task()
     form = Form.of(bench, task, kinds, bits)
     take_statistics(task, bench.module, examples)
@@ -234,6 +220,8 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     name = str(about["model"])
     if ":" in name and model != name:
         raise InputError(f"{path}: its model is code, {name!r}; to run it say --model {name}")
+    if model not in (None, name):
+        raise InputError(f"--model {model}: {path} is of model {name!r}, which needs not be named")
     network = Network(name, _options(str(about["options"]), path), _spec(str(about["spec"]), path))
     kinds = tuple(k for k in str(about["kinds"]).split(",") if k)
     if unknown_kinds := [k for k in kinds if k not in KINDS]:
@@ -249,7 +237,10 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     if layout_hash(bench) != about["layout"]:
         raise InputError(f"{path}: its layout is {about['layout']}, but {name!r} here has {layout_hash(bench)}")
     form = Form.of(bench, network.task(), kinds, 16 if about["bits"] == 16 else 32)
-    form.layout_of(_HEADER).check(packet, str(path), sent=form.sent())
+    try:
+        form.layout_of(_HEADER).check(packet, str(path), sent=form.sent())
+    except PacketError as error:  # it speaks of clients
+        raise InputError(f"{path}: {str(error).removeprefix(f'client {str(path)!r}: ')}") from error
     upload = form.unpack(packet, str(about["party"]))
     return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload, meaning)
 
@@ -412,7 +403,7 @@ def merge_files(
     """
     lead = files[largest([f.upload for f in files])]
     task = lead.network.task(examples)
-    server = Server(task, lead.network.bench(), method.reestimate)
+    server = Server(task, lead.network.bench(), method.reestimate, "--validate is not given")
     uploads = [f.upload if f.layout == lead.layout else replace(f.upload, wiring=_wiring(f.network)) for f in files]
     merged = method.merged(uploads, Context(server, base, 0, keyed_generator(seed, "merge")))
     parties = [_party(f, merged, server if f.layout == lead.layout else None) for f in files]
@@ -425,6 +416,14 @@ def merge_files(
 def lead_of(files: Sequence[UploadFile]) -> Network:
     """The network of what is merged: that of the party with most examples."""
     return files[largest([f.upload for f in files])].network
+
+
+def _check_channels(network: Network, who: str) -> None:
+    """Checks that a network can be traced, as whoever merges it will have to."""
+    try:
+        _wiring(network)
+    except InputError as error:
+        raise InputError(f"{who} needs channels: {error}") from error
 
 
 def _wiring(network: Network) -> Wiring:

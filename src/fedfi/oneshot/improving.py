@@ -27,7 +27,7 @@ from fedfi.oneshot.distilling import distil_on_server, mean_probabilities
 from fedfi.oneshot.generating import Stages, distil_on_generated
 from fedfi.oneshot.priors import corrected
 from fedfi.oneshot.rescaling import rescaled
-from fedfi.oneshot.server import Server, without_examples
+from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Merged, Upload, Weights, masses, shares
 
 _STAGES = 10  # of generated inputs: half of DENSE's, with a quarter of the inputs each
@@ -99,7 +99,7 @@ def _tuned(
 ) -> tuple[list[Upload], Merged]:
     """Doubles or halves one client's weight at a time where the merge then scores better."""
     if server.examples is None:
-        raise without_examples("tune_weights judges on")
+        raise server.without_examples("tune_weights judges on")
     seed = int(torch.randint(2**31, (), generator=rng))  # all tries draw the same
     tries = 0
 

@@ -25,6 +25,7 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import Trained, train_locally
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Workbench, fresh_workbench
+from fedfi.oneshot.acting import EVERYWHERE, Acts
 from fedfi.oneshot.improving import Distil, Improvements, improved
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.statistics import measure
@@ -109,6 +110,12 @@ class Merging(Algorithm[State], ABC):
     """Whether models of other widths than the server's can be merged."""
     takes_mixtures: ClassVar[bool] = False
     """Whether several uploads of one party are its mixture."""
+    takes_base: ClassVar[bool] = False
+    """Whether the model that parties started from is looked at, whatever the options."""
+    needs_channels: ClassVar[bool] = False
+    """Whether the channel groups of the network are needed, whatever the options."""
+    acting: ClassVar[Sequence[Acts]] = EVERYWHERE
+    """Which options act under which condition alone, for merges of files; those that are left out act always."""
 
     def loads(self) -> tuple[str, ...]:
         """What torch's optimizers need, where the merged model is taught."""

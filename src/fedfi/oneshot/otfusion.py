@@ -38,9 +38,10 @@ from fedfi.federation.packet import Tree
 from fedfi.numerics.plans import exact_plan, sinkhorn_plan
 from fedfi.numerics.tape import listen
 from fedfi.numerics.transport import assign, assignment_costs
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
-from fedfi.oneshot.server import Server, without_examples
+from fedfi.oneshot.server import Server
 from fedfi.oneshot.units import (
     Orders,
     check_regular,
@@ -135,7 +136,7 @@ def activations(server: Server, model: Mapping[str, Tensor], samples: int) -> Fe
     """
     inputs = server.inputs(samples)
     if not inputs:
-        raise without_examples("ground = 'activations' needs")
+        raise server.without_examples("ground = 'activations' needs")
     module = server.loaded(model)
     seen: dict[str, list[Tensor]] = {}
 
@@ -179,6 +180,14 @@ class OTFusion(OneShot):
         "exact"
     )
     regularization: Annotated[float, Field(gt=0, description="blur of Sinkhorn's plans, of the largest cost")] = 0.01
+
+    needs_channels: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("ground", "examples", values=("activations",)),
+        Acts("samples", "options", given={"ground": ("activations",)}),
+        Acts("regularization", "options", given={"plan": ("sinkhorn",)}),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

@@ -19,7 +19,7 @@ FedFiOT's comparison builds, runs FedMA's matching, from the input on, under the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass as validated
 from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Packet
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.growing import Direction, Process, cut, grow, homes, widened
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload
@@ -42,6 +43,13 @@ class PFNM(OneShot):
     sigma0: Annotated[float, Field(gt=0, description="spread of global neurons")] = 1.0
     sweeps: Annotated[int, Field(ge=0, description="times that every client is matched anew")] = 5
     grow: Annotated[bool, Field(description="deploy the grown network, or its most shared neurons")] = True
+
+    needs_channels: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("weights", "options", given={"rescale": (True,)}),
+        Acts("reestimate", "options", given={"grow": (False,), "distil": ("server", "generated")}),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Counts of classes."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedfi.channels import Member
 from fedfi.errors import InputError
 from fedfi.numerics.tape import listen
-from fedfi.oneshot.server import Server, without_examples
+from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Upload
 
 _RIDGE = 1e-3
@@ -75,7 +75,7 @@ def _one(server: Server, model: Mapping[str, Tensor], head: str) -> Tensor:
     """The combination `[features]` of what the head is fed that is nearest to 1 on the server's inputs."""
     inputs, seen = server.inputs(), list[Tensor]()
     if not inputs:
-        raise without_examples("class_prior on a head without biases needs")
+        raise server.without_examples("class_prior on a head without biases needs")
     module = server.loaded(model)
     hook = module.get_submodule(head).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().flatten(0, -2).double())

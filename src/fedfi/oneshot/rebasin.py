@@ -16,7 +16,7 @@ authors advise after Jordan et al. (REPAIR, ICLR 2023).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from pydantic import Field
@@ -120,6 +120,8 @@ class GitReBasin(OneShot):
     """Models permuted into one basin by matching weights, then their mean."""
 
     passes: Annotated[int, Field(ge=1, description="passes over groups, and over models, at most")] = 100
+
+    needs_channels: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

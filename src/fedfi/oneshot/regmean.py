@@ -16,7 +16,7 @@ travel by low rank in 8 bits, as in FedFiOT's comparison.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -78,6 +79,11 @@ class RegMean(OneShot):
         tuple[Annotated[float, Field(ge=0, le=1)], ...],
         Field(min_length=1, description="factors of off-diagonal entries; the best on the server's examples"),
     ] = (0.9, 0.1)
+
+    acting: ClassVar[Sequence[Acts]] = (
+        *OneShot.acting,
+        Acts("off_diagonal", "examples"),
+    )
 
     def needs(self) -> tuple[str, ...]:
         """Gram matrices."""

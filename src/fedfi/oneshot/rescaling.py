@@ -26,7 +26,7 @@ from fedfi.channels import Wiring
 from fedfi.federation.packet import Tree
 from fedfi.numerics.kfac import matrix_layers
 from fedfi.numerics.tape import listen, used_once
-from fedfi.oneshot.server import Server, without_examples
+from fedfi.oneshot.server import Server
 
 _LEAST = 1e-6
 
@@ -60,7 +60,7 @@ def rescaled(
     """
     inputs = server.inputs()
     if not inputs:
-        raise without_examples("rescale measures units on")
+        raise server.without_examples("rescale measures units on")
     layers = _layers(server, inputs[0])
     shared = {name: _Mean(server.wiring, name) for name in layers}
     for i, (own, share) in enumerate(zip(models, party, strict=True)):

@@ -29,16 +29,22 @@ class Server:
         task: Model factory, loss, evaluation; its `data.validation` are the server's examples, if there are any.
         bench: An instance of the network; whoever uses it loads it first.
         settles: Whether models are judged with batch norms measured anew, since that is how they will be deployed.
+        absent: Why there are no examples where there are none, for errors.
     """
 
     task: Task
     bench: Workbench
     settles: bool = False
+    absent: str = "data.validation is 0"
 
     @property
     def examples(self) -> Examples | None:
         """The server's own examples."""
         return self.task.examples.validation
+
+    def without_examples(self, why: str) -> InputError:
+        """The error that there are no examples, and why they are needed, such as ``"rescale measures units on"``."""
+        return InputError(f"{why} the server's examples, but there are none ({self.absent})")
 
     @cached_property
     def wiring(self) -> Wiring:
@@ -96,14 +102,6 @@ class Server:
                 norm.num_batches_tracked.copy_(count)
         module.eval()
         return model | {n: t.clone() for n, t in self.bench.buffers().items()}
-
-
-def without_examples(why: str) -> InputError:
-    """The error that the server has no examples, and why it needs some, such as ``"rescale measures units on"``."""
-    return InputError(
-        f"{why} the server's examples, but there are none (data.validation is 0; of fedfi merge: --validate is not"
-        " given)"
-    )
 
 
 def score_of(task: Task, module: nn.Module, examples: Examples) -> float:

@@ -22,6 +22,36 @@ from fedfi.oneshot.uploads import Upload
 _TOLD, _REFUSED = 0.01, 0.1  # of a tensor's numbers half are changed by more than this, relatively
 
 
+def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str, counted: int | None = None) -> None:
+    """Takes a network's values from a state dict, all of them.
+
+    Args:
+        bench: The network.
+        weights: The state dict.
+        source: Where it is from; errors start with it.
+        counted: The network's number of classes where that was counted from examples, which may lack some.
+
+    Raises:
+        InputError: Naming the source and the first name that is missing, unexpected, or of another shape; or as
+            `check_values`.
+    """
+    state = bench.module.state_dict()
+    for what, names in (("lacks", state.keys() - weights.keys()), ("holds", weights.keys() - state.keys())):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            where = "which the network has" if what == "lacks" else "which the network does not have"
+            raise InputError(f"{source}: {what} {min(names)!r}{more}, {where}")
+    for name, value in weights.items():
+        if value.shape != state[name].shape:
+            given, expected = list(value.shape), list(state[name].shape)
+            few = counted is not None and given[:1] > expected[:1] == [counted] and given[1:] == expected[1:]
+            hint = f" for the {counted} classes that the data name; if they lack some, give all by --classes"
+            raise InputError(f"{source}: {name!r} has shape {given}, expected {expected}{hint if few else ''}")
+    check_values(bench, weights, source)
+    own = bench.tree()
+    bench.load({n: t for n, t in weights.items() if n in own})
+
+
 def check_values(bench: Workbench, weights: Mapping[str, Tensor], source: str) -> None:
     """Checks the values of a state dict that fits a network by names and shapes.
 

@@ -12,7 +12,7 @@ Deviations: task vectors are weighted (`weights`), so that `scale = [1.0]` is Fe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
@@ -21,6 +21,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Tree
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.means import same_tensors
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -64,6 +65,9 @@ class TaskArithmetic(OneShot):
         tuple[Annotated[float, Field(gt=0)], ...],
         Field(min_length=1, description="factors of the mean task vector; the best on the server's examples"),
     ] = (1.0, 0.5, 1.5, 2.0, 3.0)
+
+    takes_base: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (*OneShot.acting, Acts("scale", "examples"))
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

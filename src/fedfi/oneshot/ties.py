@@ -14,7 +14,7 @@ paper's. Of a zero sum nothing is taken. What is not trained is averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.numerics.selection import count_for, top_k_mask
+from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -83,6 +84,9 @@ class TIES(OneShot):
         tuple[Annotated[float, Field(gt=0)], ...],
         Field(min_length=1, description="factors of the merged task vector; the best on the server's examples"),
     ] = (1.0, 0.5, 1.5, 2.0)
+
+    takes_base: ClassVar[bool] = True
+    acting: ClassVar[Sequence[Acts]] = (*OneShot.acting, Acts("scale", "examples"))
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""

@@ -15,7 +15,7 @@ most examples, where the authors start from random values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from pydantic import Field
@@ -68,6 +68,8 @@ class WBFusion(OneShot):
 
     iterations: Annotated[int, Field(ge=1, description="alternations a layer at most")] = 100
     tolerance: Annotated[float, Field(ge=0, description="stop when the barycentre moves less (rms)")] = 0.00316
+
+    needs_channels: ClassVar[bool] = True
 
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""
