@@ -51,6 +51,7 @@ from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objective
+from fedfi.oneshot.given import check_choice, check_diagonals, check_models, check_range
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
@@ -59,6 +60,7 @@ from fedfi.oneshot.uploads import Merged, Upload, Weights, largest, shares
 
 Alignment = Literal["fisher", "euclidean", "identity"]
 Order = Literal["layers", "blocks"]
+Aggregation = Literal["fisher", "mean"]
 
 
 def damped_weights(fisher: Mapping[str, Tensor], rho: float, damping: float, share: float = 1.0) -> Tree:
@@ -94,7 +96,7 @@ def fuse(
     reference: int | Mapping[str, Tensor] = 0,
     iterations: int = 8,
     alignment: Alignment = "fisher",
-    aggregation: Literal["fisher", "mean"] = "fisher",
+    aggregation: Aggregation = "fisher",
     order: Order = "layers",
 ) -> Fused:
     """Aligns models and takes their Fisher-weighted mean.
@@ -113,8 +115,20 @@ def fuse(
         order: Groups in order of the computation, or block coordinate descent over all axes.
 
     Raises:
-        InputError: If a model has two values for one tied tensor.
+        InputError: If a model has two values for one tied tensor; if models, diagonals and weights do not fit together,
+            or an option is none.
     """
+    check_models(models, party)
+    check_diagonals("fishers", fishers, models)
+    for option, given, choices in (
+        ("alignment", alignment, Alignment), ("aggregation", aggregation, Aggregation), ("order", order, Order),
+    ):  # fmt: skip
+        check_choice(option, given, choices)
+    check_range("rho", rho, 0.0, 1.0)
+    check_range("damping", damping, 0.0, open_below=True)
+    check_range("iterations", iterations, 1)
+    if isinstance(reference, int):
+        check_range("reference", reference, 0, len(models) - 1)
     names, models = models[0], [untied(wiring, m) for m in models]
     fishers = [untied(wiring, f) for f in fishers]
     factors = [1.0] * len(models) if party is None else list(party)

@@ -36,11 +36,13 @@ from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.oneshot.acting import Acts
+from fedfi.oneshot.given import check_choice, check_diagonals, check_models, check_statistics
 from fedfi.oneshot.matrices import factors_by_layer, matrix_of, split
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload, shares
 
+Curvature = Literal["kfac", "diagonal"]
 Slope = Callable[[Mapping[str, Tensor]], Tree]
 
 
@@ -48,7 +50,7 @@ def quadratic_slope(
     models: Sequence[Mapping[str, Tensor]],
     curvatures: Sequence[Mapping[str, Tensor]],
     party: Sequence[float],
-    kind: Literal["diagonal", "kfac"],
+    kind: Curvature,
 ) -> Slope:
     """The gradient of 1/2 sum_k p_k (w - w_k)^T F_k (w - w_k), for the parameters that have curvature.
 
@@ -57,14 +59,21 @@ def quadratic_slope(
         curvatures: K diagonals by parameter, or K statistics `kfac`.
         party: p, K weights.
         kind: Which of the two.
+
+    Raises:
+        InputError: If models, curvatures and weights do not fit together.
     """
+    check_models(models, party)
+    check_choice("kind", kind, Curvature)
     if kind == "diagonal":
+        check_diagonals("curvatures", curvatures, models)
 
         def diagonal(w: Mapping[str, Tensor]) -> Tree:
             triples = list(zip(models, curvatures, party, strict=True))
             return {n: torch.stack([p * f[n] * (w[n] - m[n]) for m, f, p in triples]).sum(0) for n in curvatures[0]}
 
         return diagonal
+    check_statistics("curvatures", curvatures, models)
     factors = [factors_by_layer(c) for c in curvatures]
 
     def kronecker(w: Mapping[str, Tensor]) -> Tree:
@@ -155,9 +164,7 @@ def descend(
 class FedFisher(OneShot):
     """The minimum of the sum of clients' quadratic approximations, found by an optimiser on the server."""
 
-    curvature: Annotated[
-        Literal["kfac", "diagonal"], Field(description="Kronecker factors of each layer, or the diagonal")
-    ] = "kfac"
+    curvature: Annotated[Curvature, Field(description="Kronecker factors of each layer, or the diagonal")] = "kfac"
     fisher: Annotated[
         Literal["exact", "observed"], Field(description="labels from the model, in expectation, or the observed ones")
     ] = "exact"

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
+from fedfi.oneshot.given import check_diagonals, check_models, check_range
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload, shares
@@ -42,7 +43,13 @@ def fisher_mean(
         party: K weights.
         normalize: Scale each model's diagonal to norm 1 first.
         floor: The least value of a diagonal.
+
+    Raises:
+        InputError: If models, diagonals and weights do not fit together.
     """
+    check_models(models, party)
+    check_diagonals("fishers", fishers, models)
+    check_range("floor", floor, 0.0)
     weights = []
     for fisher, p in zip(fishers, party, strict=True):
         norm = sum(float(f.double().square().sum()) for f in fisher.values()) ** 0.5 if normalize else 1.0

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import weighted_mean
+from fedfi.oneshot.given import check_diagonals, check_models
 
 
 def same_tensors(tree: Mapping[str, Tensor]) -> dict[str, str]:
@@ -23,7 +24,16 @@ def same_tensors(tree: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def mean(models: Sequence[Mapping[str, Tensor]], party: Sequence[float]) -> Tree:
-    """The mean of models by parties' weights; of integers, such as counters, the maximum."""
+    """The mean of models by parties' weights; of integers, such as counters, the maximum.
+
+    Args:
+        models: K models.
+        party: K weights.
+
+    Raises:
+        InputError: If models or weights do not fit together.
+    """
+    check_models(models, party)
     total = WeightedMean()
     for model, weight in zip(models, party, strict=True):
         total.add(model, weight)
@@ -40,7 +50,12 @@ def elementwise(
         weights: K trees of non-negative weights, of some or all of the tensors; where all K are zero, the plain mean.
         party: K weights for the other tensors. A tensor that a model has under two names is the mean of that with
             weights under both.
+
+    Raises:
+        InputError: If models or weights do not fit together.
     """
+    check_models(models, party)
+    check_diagonals("weights", weights, models)
     found = mean([{n: t for n, t in m.items() if n not in weights[0]} for m in models], party)
     for name in weights[0]:
         values = weighted_mean([m[name] for m in models], [w[name] for w in weights])

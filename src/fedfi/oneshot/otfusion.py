@@ -39,6 +39,7 @@ from fedfi.numerics.plans import exact_plan, sinkhorn_plan
 from fedfi.numerics.tape import listen
 from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.acting import Acts
+from fedfi.oneshot.given import check_models, check_names
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
@@ -87,8 +88,10 @@ def transported(
         came).
 
     Raises:
-        InputError: If the two have other groups, or an axis cannot get another length.
+        InputError: If the two have other tensors or groups, or an axis cannot get another length.
     """
+    check_models([model] if own is not None else [reference, model])
+    check_names(names, model)
     ties = wiring if own is None else own
     carried, order, done = untied(ties, model), identity(wiring), set[str]()
     reference = untied(wiring, reference)

@@ -27,6 +27,7 @@ from fedfi.channels import Wiring
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import assign
+from fedfi.oneshot.given import check_models, check_names, check_range
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.units import Orders, identity, moved, reorder, retied, rows, untied
@@ -95,7 +96,14 @@ def merge_many(
         rng: Draws orders of models and groups.
         first: The model that others are matched to at the start; of two models the one that stays.
         passes: At most so many, over models and over groups.
+
+    Raises:
+        InputError: If models, names and weights do not fit together.
     """
+    check_models(models, party)
+    check_names(names, models[0])
+    check_range("first", first, 0, len(models) - 1)
+    check_range("passes", passes, 1)
     found, orders = [dict(m) for m in models], [identity(wiring) for _ in models]
     for i in range(len(found)):
         if i != first:

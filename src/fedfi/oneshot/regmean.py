@@ -23,9 +23,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.errors import InputError, unknown
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.acting import Acts
+from fedfi.oneshot.given import check_range, check_statistics
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -48,8 +50,14 @@ def regression_mean(
         grams: K tables of Gram matrices `[in, in]` by layer.
         party: K weights.
         off_diagonal: Factor of the off-diagonal entries, in [0, 1].
+
+    Raises:
+        InputError: If models, matrices and weights do not fit together.
     """
     merged = mean(models, party)
+    check_statistics("grams", grams, models)
+    check_range("off_diagonal", off_diagonal, 0.0, 1.0)
+    _check_widths(grams[0], models[0])
     for layer in grams[0]:
         name = f"{layer}.weight" if layer else "weight"
         total, right = None, None
@@ -68,6 +76,18 @@ def regression_mean(
         right = right + guard * merged[name].double().T
         merged[name] = torch.linalg.solve(total, right).T.to(merged[name].dtype).contiguous()
     return merged
+
+
+def _check_widths(grams: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
+    layers = {
+        name.removesuffix("weight").rstrip("."): value for name, value in model.items() if name.endswith("weight")
+    }
+    for layer, gram in grams.items():
+        if layer not in layers:
+            raise InputError(f"grams: {unknown('layer', layer, layers)}")
+        width = layers[layer].flatten(1).shape[1]
+        if list(gram.shape) != [width, width]:
+            raise InputError(f"grams[0][{layer!r}] has shape {list(gram.shape)}, expected {[width, width]}")
 
 
 @final

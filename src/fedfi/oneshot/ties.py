@@ -25,6 +25,7 @@ from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.numerics.selection import count_for, top_k_mask
 from fedfi.oneshot.acting import Acts
+from fedfi.oneshot.given import check_models, check_names, check_party, check_range
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -39,7 +40,12 @@ def elected(vectors: Sequence[Tensor], party: Sequence[float], *, keep: float = 
         vectors: K task vectors `[d]`.
         party: K positive weights.
         keep: Share of the coordinates of each vector that is kept, by magnitude, in (0, 1].
+
+    Raises:
+        InputError: If `keep` or a weight is none.
     """
+    check_party(party, len(vectors))
+    check_range("keep", keep, 0.0, 1.0, open_below=True)
     trimmed = [torch.where(top_k_mask(v.abs(), count_for(keep, len(v))), v, 0.0) for v in vectors]
     sign = torch.stack([v * p for v, p in zip(trimmed, party, strict=True)]).sum(0).sign()
     total, mass = torch.zeros_like(vectors[0]), torch.zeros_like(vectors[0])
@@ -66,7 +72,13 @@ def ties_mean(
         names: The trained parameters; magnitudes are ranked over all of them together.
         party: K positive weights.
         keep: As in `elected`.
+
+    Raises:
+        InputError: If models, start, names and weights do not fit together.
     """
+    check_models(models, party, start=start)
+    check_names(names, models[0])
+    check_names(names, start)
     vectors = [torch.cat([(m[n] - start[n]).flatten() for n in names]) for m in models]
     parts = elected(vectors, party, keep=keep).split([start[n].numel() for n in names])
     merged = {n: part.view_as(start[n]) for n, part in zip(names, parts, strict=True)}
