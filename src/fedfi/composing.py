@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from fedfi import registry
 from fedfi.errors import InputError, unknown
-from fedfi.federation.algorithm import SIZES, Algorithm, with_preset
+from fedfi.federation.algorithm import SIZES, Algorithm, put_over
+from fedfi.federation.task import Training
 from fedfi.importing import call
 from fedfi.personal.replica import around
 from fedfi.validation import fields_of, nearest_key, shown, validate
@@ -49,7 +50,7 @@ def method_of(table: Tables, source: str, rounds: int) -> Algorithm[Any]:
         if preset not in kind.presets:
             reason = unknown("preset", preset, kind.presets) if kind.presets else f"{name!r} has no presets"
             raise InputError(f"{source}: algorithm.preset = {shown(preset)}: {reason}")
-        keys = with_preset(kind.presets[preset], keys, kind.instead)
+        keys = put_over(kind.presets[preset], keys, kind.instead)
     if all(key in keys for key in SIZES):
         given = ", ".join(f"{key} = {shown(keys[key])}" for key in SIZES)
         raise InputError(f"{source}: algorithm: give {' or '.join(SIZES)}, not both (got {given})")
@@ -85,6 +86,26 @@ def place_of(method: Any, key: str) -> str:
         return ""
     wrapper = wrappers.get(type(method))
     return "algorithm" if wrapper is None or first in SIZES else f"algorithm.{wrapper}"
+
+
+def alternatives(tables: Tables, table: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    """Groups of keys of which one stands instead of the others.
+
+    Args:
+        tables: All of an experiment.
+        table: The names that lead to the table whose keys they are, such as ``("algorithm", "private")``.
+    """
+    if list(table) == ["train"]:
+        return Training.instead
+    if not table or table[0] != "algorithm":
+        return ()
+    try:
+        if len(table) == 1:
+            return (SIZES, *registry.algorithm(str(tables["algorithm"].get("name"))).instead)
+        instead: Sequence[tuple[str, ...]] = registry.wrapper(table[1]).instead
+    except (InputError, LookupError):  # no such method or wrapper, which is told with the table
+        return (SIZES,)
+    return instead
 
 
 def options_of(wrapper: str) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedfi import registry
-from fedfi.composing import Tables, method_of, place_of, table_of
+from fedfi.composing import Tables, alternatives, method_of, place_of, table_of
 from fedfi.data import Dataset, FederatedData, available, federate, load
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.partition import check_clients, check_partition
@@ -28,7 +28,7 @@ from fedfi.data.recommendation import available as available_ratings
 from fedfi.data.recommendation import load_ratings
 from fedfi.data.settings import Data
 from fedfi.errors import SET, InputError, PlaceError, SettingError, beside, blaming, first_line, out_of_memory, unknown
-from fedfi.federation.algorithm import SIZES, Algorithm
+from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.evaluation import Evaluate
 from fedfi.federation.record import without_none
 from fedfi.federation.sampling import round_size
@@ -38,8 +38,6 @@ from fedfi.trackers import Tracker
 from fedfi.validation import dotted, is_plain, shown, validate
 
 Loaded = tuple[Dataset, Dataset | None] | Ratings
-_INSTEAD = (("steps", "epochs"), SIZES, ("noise", "epsilon"))
-"""Pairs of keys of which one replaces the other; an override of one drops the other."""
 
 
 class Model(BaseModel):
@@ -184,6 +182,7 @@ class Experiment:
         for table, keys in changes.items():
             for key, value in keys.items() if isinstance(keys, Mapping) else ():
                 _put(tables, [table, key], value, self.source)
+                _drop(tables, [table, key])
             if not isinstance(keys, Mapping):
                 tables[table] = keys
         return from_dict(tables, source=self.source, overridden=self.overridden)
@@ -246,7 +245,9 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     given = {tuple(keys) for _, keys, _ in parsed}
     overridden = {dotted(_first_new(tables, keys)): SET for _, keys, _ in parsed}
     for override, keys, value in parsed:
-        _put(tables, keys, value, f"--set {override}", given)
+        _put(tables, keys, value, f"--set {override}")
+    for _, keys, _ in parsed:
+        _drop(tables, keys, given)
     return from_dict(tables, source=str(path), overridden=overridden)
 
 
@@ -414,21 +415,27 @@ def _with_defaults(model: Model) -> dict[str, Any]:
     return defaults | model.options
 
 
-def _put(
-    tables: dict[str, Any], keys: Sequence[str], value: Any, source: str, given: Collection[tuple[str, ...]] = ()
-) -> None:
-    """Sets one key; a key that it stands instead of is dropped, unless that is `given`, too."""
+def _put(tables: dict[str, Any], keys: Sequence[str], value: Any, source: str) -> None:
+    """Sets one key."""
     node = tables
     for depth, key in enumerate(keys[:-1]):
         node = node.setdefault(key, {})
         if not isinstance(node, dict):
             raise InputError(f"{source}: {dotted(keys[: depth + 1])} is a value, not a table")
-    for pair in _INSTEAD:
-        if keys[-1] in pair and keys[0] in ("train", "algorithm"):
-            for other in pair:
-                if (*keys[:-1], other) not in given:
-                    node.pop(other, None)
     node[keys[-1]] = value
+
+
+def _drop(tables: dict[str, Any], keys: Sequence[str], given: Collection[tuple[str, ...]] = ()) -> None:
+    """Drops keys that one, which was set, stands instead of, unless they are `given`, too."""
+    node: Any = tables
+    for key in keys[:-1]:
+        node = node.get(key) if isinstance(node, dict) else None
+    if not isinstance(node, dict):  # another override has put a value there
+        return
+    for group in alternatives(tables, keys[:-1]):
+        for other in group if keys[-1] in group else ():
+            if other != keys[-1] and (*keys[:-1], other) not in given:
+                node.pop(other, None)
 
 
 def _absolute(data: Data) -> dict[str, str]:

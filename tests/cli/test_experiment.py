@@ -59,6 +59,19 @@ def test_an_override_replaces_what_it_stands_instead_of(file: Path) -> None:
     assert "participation" not in settings.algorithm
 
 
+@pytest.mark.parametrize("named_last", [False, True])
+def test_an_override_replaces_what_the_method_says_that_it_stands_instead_of(named_last: bool) -> None:
+    Path("rkg.toml").write_text(
+        "rounds = 1\n[data]\nname = 'synthetic_ratings'\n[model]\nname = 'item_table'\n"
+        f"[algorithm]\nname = '{'fedmf' if named_last else 'fedrkg'}'\nbeta = 0.5\n"
+    )
+    named = ["algorithm.name=fedrkg"] if named_last else []
+    found = load_experiment("rkg.toml", ["algorithm.strength=3", *named])
+    assert (found.method.strength, found.method.beta) == (3.0, None)
+    with pytest.raises(InputError, match="give beta or strength, not both"):
+        load_experiment("rkg.toml", ["algorithm.strength=3", "algorithm.beta=0.1", *named])
+
+
 def test_a_table_is_replaced_whole(file: Path) -> None:
     assert load_experiment(file, ['data.partition={by="iid"}']).settings.data.partition == {"by": "iid"}
 

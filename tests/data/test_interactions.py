@@ -355,3 +355,9 @@ def test_arguments_of_the_split_are_checked():
         leave_one_out(ratings, min_interactions=5.5)
     with pytest.raises(InputError, match=r"negatives_per_positive = 1\.5: must be a whole number"):
         leave_one_out(ratings, negatives_per_positive=1.5)
+
+
+@pytest.mark.parametrize("name", ["digits", "medmnist:pathmnist"])
+def test_a_set_of_examples_is_told_from_one_that_nobody_knows(name):
+    with pytest.raises(InputError, match=f"'{name}' holds examples, not ratings.*synthetic_ratings, filmtrust"):
+        load_ratings(name)

@@ -118,3 +118,24 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame([[1, 2, 0], [3, 4, 1]], columns=["a", "a", "label"])
     with pytest.raises(InputError, match="columns 1 and 2 are both called 'a'"):
         load(frame)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (70_000, 5)])
+@pytest.mark.parametrize("cells", ["1,caf\u00e9", "\u00e9,1"])
+def test_bytes_that_are_no_text_are_found_anywhere(tmp_path: Path, before: int, after: int, cells: str) -> None:
+    rows = [b"1,x"] * before + [cells.encode("latin-1")] + [b"2,y"] * after
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\n".join([b"user,item", *rows]))
+    said = rf"data 'a': .*a\.csv: line {before + 2} is not UTF-8 text .* Latin-1"
+    with pytest.raises(InputError, match=said):
+        read_csv([path], ",", "a")
+    with pytest.raises(InputError, match=said):
+        read_ratings(path, "a")
+
+
+def test_a_file_that_is_text_is_read_by_pandas_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfi.data.lines.check_text", None)
+    path = tmp_path / "a.csv"
+    path.write_text("user,item\n" + "1,x\n2,y\n" * 9)
+    assert len(read_csv([path], ",", "a")) == 18
+    assert len(read_ratings(path, "a").user) == 2

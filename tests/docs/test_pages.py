@@ -64,3 +64,16 @@ def test_the_trained_model_on_new_rows(count: int, tmp_path: Path, monkeypatch: 
     printed = [row["outcome"] for row in rows[5 : 5 + count]]
     Path("section.md").write_text(section.replace(last, f"{last}\n```text\n{printed}\n```\n"))
     Reader(Path("section.md")).follow()
+
+
+def test_a_recommender_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Customers of eight articles each, 40 in all; what is printed is a hit rate and what is doubtful of the split."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{c:02},{(7 * c + n * n) % 40}" for c in range(12) for n in range(8)]
+    Path("shop.csv").write_text("\n".join(["customer,article", *rows]) + "\n")
+    page = (ROOT / "docs/recommendation.md").read_text()
+    section = page.partition("### In Python\n")[2].partition("\n### ")[0]
+    assert section.count("rounds=60") == 1
+    printed = "\n```text\n0... ('there are no times: ...)\n```\n"
+    Path("section.md").write_text(section.replace("rounds=60", "rounds=2") + printed)
+    Reader(Path("section.md")).follow()

@@ -23,7 +23,6 @@ from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.failing import reasons
 from fedfi.federation.record import finite
 from fedfi.federation.rng import keyed_generator
-from fedfi.federation.samedata import check_same_data
 from fedfi.importing import importing_from
 from fedfi.parallel import Work, in_processes
 from fedfi.progress import loading, progress
@@ -218,9 +217,7 @@ def _works_on(planned: list[Planned], loaded: Loaded, data: Any, seed: int, shar
         task = replace(p.experiment.task(data), shared=shared)
 
         def work(tell: Any, p: Planned = p, task: Any = task) -> None:
-            if p.state == "begun":
-                check_same_data(p.directory, task.data)
-            else:
+            if p.state != "begun":
                 _clear(p.directory)
             execute(p.experiment, task, p.directory, resume=p.state == "begun", observe=tell)
 

@@ -15,7 +15,6 @@ from fedfi.errors import InputError, OutputError, RunError
 from fedfi.executing import execute, rounds_done
 from fedfi.experiment import Experiment, load_experiment, of_run
 from fedfi.federation.record import RunDirectory, read_lines
-from fedfi.federation.samedata import check_same_data
 from fedfi.federation.sampling import round_size
 from fedfi.federation.saved import check_finished
 from fedfi.federation.task import Task
@@ -88,7 +87,6 @@ def _go_on(directory: Path, workers: int, rounds: int | None, quiet: bool) -> No
         experiment = experiment.changed({"rounds": rounds})
     loading(experiment.settings.data.name, quiet)
     task = experiment.task()
-    check_same_data(directory, task.data)
     _run(experiment, task, directory, workers, quiet, done=done)
 
 

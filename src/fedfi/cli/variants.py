@@ -10,9 +10,9 @@ from fedfi import registry
 from fedfi.composing import choose
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict
+from fedfi.federation.algorithm import put_over
+from fedfi.federation.task import Training
 from fedfi.importing import is_module
-
-_OTHER = {"steps": "epochs", "epochs": "steps"}
 
 
 def variants(experiment: Experiment, algorithms: str | None) -> dict[str, Experiment]:
@@ -93,13 +93,10 @@ def _variant(
     """A variant; `origin` is what errors about its method's name and `keys` begin with, where no table describes it."""
     tables = {k: v for k, v in experiment.tables.items() if k != "compare"}
     algorithm = choose(experiment.settings.algorithm, name)
-    if "clients_per_round" in keys or "participation" in keys:
-        algorithm = {k: v for k, v in algorithm.items() if k not in ("clients_per_round", "participation")}
-    train = changes.get("train", {})
-    replaced = {_OTHER[k] for k in train if k in _OTHER}
-    recipe = {k: v for k, v in tables.get("train", {}).items() if k not in replaced}
+    table = put_over(algorithm, keys, registry.algorithm(name).instead)
+    recipe = put_over(tables.get("train", {}), changes.get("train", {}), Training.instead)
     model = tables["model"] | changes.get("model", {})
-    tables |= {"algorithm": algorithm | keys, "train": recipe | train, "model": model}
+    tables |= {"algorithm": table, "train": recipe, "model": model}
     source = experiment.source if origin else f"{experiment.source} [compare.{label}]"
     said = {f"algorithm.{key}" for key in ("name", *keys)} | {f"{t}.{key}" for t, new in changes.items() for key in new}
     overridden = {key: by for key, by in experiment.overridden.items() if key not in said}

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = "line of the file"
-_SEPARATORS = {";": "';'", "\t": "tabs", "|": "'|'", ",": "','"}
+SEPARATORS = {"::": "'::'", ";": "';'", "\t": "tabs", "|": "'|'", ",": "','", " ": "spaces"}
+"""What separates cells, and how messages name it."""
+_OF_TABLES = (";", "\t", "|", ",")
 _MARKS = {
     b"\x1f\x8b": "compressed by gzip: unpack it first",
     b"PK\x03\x04": "a zip archive, or a workbook such as Excel's: unpack it, or save it as csv",
@@ -63,18 +65,19 @@ def _read(path: Path, separator: str, name: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        check_text(path, name)
+        check_start(path, name)
         _, heading = next(records(path, separator), (1, [""]))
-        other = next((s for s in _SEPARATORS if len(heading) == 1 and s in heading[0] and s != separator), None)
+        other = next((s for s in _OF_TABLES if len(heading) == 1 and s in heading[0] and s != separator), None)
         if other:
             raise InputError(
-                f"data {name!r}: {path} looks separated by {_SEPARATORS[other]}, expected {_SEPARATORS[separator]} in"
+                f"data {name!r}: {path} looks separated by {SEPARATORS[other]}, expected {SEPARATORS[separator]} in"
                 f" a file of the kind {path.suffix}"
             )
         refuse_twice(heading, f"{name!r}: {path}")  # pandas would call the second one a.1
         try:
             frame = pd.read_csv(path, sep=separator)
-        except ValueError:  # pandas' parser errors are ValueErrors
+        except ValueError:  # pandas' parser errors are ValueErrors, and so are Python's of bytes that are no text
+            check_text(path, name)
             check_cells(path, separator, len(heading), name)
             raise
     except (ValueError, OSError, csv.Error) as error:
@@ -156,8 +159,32 @@ def missing(values: pd.Series, what: str, wrong: Any = None) -> str | None:
     return f"{counted(count, 'value is', 'values are')} missing {what} ({placed(values, wrong)})"
 
 
+def check_start(path: Path, name: str) -> None:
+    """Refuses a file that is empty, or whose beginning is no UTF-8 text, and says what it seems to be.
+
+    Args:
+        path: The file; it is read up to the end of its first line that is not blank.
+        name: Of the data, for messages.
+
+    Raises:
+        InputError: If so.
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(_LONGEST_MARK)
+        other = next((said for mark, said in _MARKS.items() if start.startswith(mark)), None)
+        if other:
+            raise InputError(f"data {name!r}: {path} is {other}")
+        file.seek(0)
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                _check_line(line, number, path, name)
+                return
+    raise InputError(f"data {name!r}: {path} is empty")
+
+
 def check_text(path: Path, name: str) -> None:
-    """Refuses a file that is empty, or no UTF-8 text, and says what it seems to be.
+    """Refuses a file that is no UTF-8 text, once something else has found that it cannot be read.
 
     Args:
         path: The file.
@@ -168,23 +195,18 @@ def check_text(path: Path, name: str) -> None:
         OSError: If it cannot be read.
     """
     with path.open("rb") as file:
-        start = file.read(_LONGEST_MARK)
-        other = next((said for mark, said in _MARKS.items() if start.startswith(mark)), None)
-        if other:
-            raise InputError(f"data {name!r}: {path} is {other}")
-        file.seek(0)
-        number, blank = 0, True
         for number, line in enumerate(file, start=1):
-            blank = blank and not line.strip()
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"data {name!r}: {path}: line {number} is not UTF-8 text (byte {error.start + 1} of it); if it is"
-                    " Latin-1, `iconv -f latin1 -t utf-8` converts it"
-                ) from error
-    if blank:
-        raise InputError(f"data {name!r}: {path} is empty")
+            _check_line(line, number, path, name)
+
+
+def _check_line(line: bytes, number: int, path: Path, name: str) -> None:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"data {name!r}: {path}: line {number} is not UTF-8 text (byte {error.start + 1} of it); if it is"
+            " Latin-1, `iconv -f latin1 -t utf-8` converts it"
+        ) from error
 
 
 def check_cells(path: Path, separator: str, expected: int, name: str) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".inter", ".txt", ".parquet")
-_SEPARATORS = ("::", "\t", ",")
+_READ, _NOT_READ = ("::", "\t", ","), (";", "|", " ")
+"""What may separate cells, and what else is recognised."""
 _WORDS = re.compile(r"[^\W\d]+(?:[ _-][^\W\d]+)*")
 _NAME_THEM = "columns = { user = ..., item = ... } names columns; without names, they are user, item, rating, time"
 
@@ -77,14 +78,15 @@ def _text(path: Path, name: str, given: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _separator(path: Path, name: str) -> str:
-    lines.check_text(path, name)
-    with path.open(encoding="utf-8-sig") as file:
+    lines.check_start(path, name)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:  # whoever reads it all refuses what is no text
         first = next((line for line in file if line.strip()), "")
-    separator = next((s for s in _SEPARATORS if s in first), None)
+    separator = next((s for s in _READ if s in first), None)
     if separator is None:
-        other = next((said for s, said in ((";", "';'"), ("|", "'|'"), (" ", "spaces")) if s in first.strip()), "")
+        *names, last = (lines.SEPARATORS[s] for s in _READ)
+        other = next((lines.SEPARATORS[s] for s in _NOT_READ if s in first.strip()), None)
         looks = f" and looks separated by {other}" if other else ""
-        raise InputError(f"data {name!r}: {path} is separated by none of '::', tab and comma{looks}")
+        raise InputError(f"data {name!r}: {path} is separated by none of {', '.join(names)} and {last}{looks}")
     return separator
 
 
@@ -116,7 +118,8 @@ def _rows(
         )
     except pd.errors.EmptyDataError as error:
         raise InputError(f"data {name!r}: {path} has a heading and no row") from error
-    except ValueError:  # pandas' parser errors are ValueErrors
+    except ValueError:  # pandas' parser errors are ValueErrors, and so are Python's of bytes that are no text
+        lines.check_text(path, name)
         lines.check_cells(path, separator, len(names), name)
         raise
     if frame.shape[1] != len(names) or frame.iloc[:, -1].isna().any():

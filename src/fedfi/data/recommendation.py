@@ -65,6 +65,11 @@ def load_ratings(name: str | Path | Any, *, columns: Mapping[str, str] | None = 
     path = Path(key).expanduser()
     if path.exists():
         return read_ratings(path, path.stem, columns)
+    from fedfi.data.sources import available as examples  # which are no ratings, yet named in the same place
+
+    if key in examples() or key.startswith("medmnist:"):
+        names = ", ".join(_SOURCES)
+        raise InputError(f"{key!r} holds examples, not ratings: fedfi.load({key!r}) loads them; of ratings are {names}")
     if ":" in key:
         found = import_callable(key, "function")()
         if isinstance(found, Ratings):

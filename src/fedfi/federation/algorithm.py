@@ -48,18 +48,18 @@ def method(kind: type[M]) -> type[M]:
     return made  # type: ignore[no-any-return]
 
 
-def with_preset(
-    preset: Mapping[str, Any], options: Mapping[str, Any], instead: Sequence[tuple[str, ...]] = ()
+def put_over(
+    below: Mapping[str, Any], options: Mapping[str, Any], instead: Sequence[tuple[str, ...]] = ()
 ) -> dict[str, Any]:
-    """A preset's options and a user's, which go before them: where two say one thing, the user's for both.
+    """Options of a preset or a table and others that go before them: where two say one thing, the others' for both.
 
     Args:
-        preset: Options of the preset.
-        options: Those of the user.
+        below: Options of the preset or table.
+        options: Those that go before.
         instead: Options of which one stands instead of the others, besides those that say who takes part.
     """
     replaced = {key for group in (SIZES, *instead) if options.keys() & set(group) for key in group}
-    return {k: v for k, v in preset.items() if k not in replaced} | dict(options)
+    return {k: v for k, v in below.items() if k not in replaced} | dict(options)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     instead: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Options of which one is given instead of the others, so that a user's replaces a preset's."""
+    """Options of which one is given instead of the others: a user's replaces a preset's, and `--set` a file's."""
     data_kind: ClassVar[str] = "examples"
     """What the method learns from: ``"examples"``, or the ``"ratings"`` of users."""
     linear: ClassVar[bool] = False
@@ -140,7 +140,7 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
         if name not in cls.presets:
             no = f"it has no presets (got {name!r})"
             raise InputError(f"{cls.__name__}: {unknown('preset', name, cls.presets) if cls.presets else no}")
-        return cls(**with_preset(cls.presets[name], options, cls.instead))
+        return cls(**put_over(cls.presets[name], options, cls.instead))
 
     def loads(self) -> tuple[str, ...]:
         """Modules that rounds load when they first need them, and that are slow to load; `federation.warming` has some.

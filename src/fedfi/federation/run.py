@@ -87,6 +87,8 @@ def run(
     if resume and out is None:
         raise InputError("resume needs the run directory to resume from (out)")
     check_data(task, evaluate)
+    if resume and out and engine is None:  # before anybody is told of rounds; another engine's data may be elsewhere
+        check_same_data(Path(out), task.data)
     config = config or {
         "rounds": rounds,
         "seed": seed,
@@ -109,8 +111,6 @@ def run(
                 start = [hooks.started(algorithm, task, keyed_generator(seed, "server", "init"))]
             if out:
                 directory = _open(Path(out), task, config, resume)
-                if resume and owned:  # another engine's data may be elsewhere
-                    check_same_data(Path(out), task.data)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
             loop.notes = odd + held + notes_on_split(task) + notes_on_method(algorithm, engine.clients())

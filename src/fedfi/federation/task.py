@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -47,6 +47,9 @@ class Training(metaclass=Checked):
     schedule: Annotated[Literal["constant", "cosine"], Field(description="step size within a round")] = "constant"
     round_decay: Annotated[float, Field(gt=0, le=1, description="step size factor from one round to the next")] = 1.0
     clip_norm: Annotated[float | None, Field(gt=0, description="largest gradient norm; none = no clipping")] = None
+
+    instead: ClassVar[Sequence[tuple[str, ...]]] = (("steps", "epochs"),)
+    """As `Algorithm.instead`."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

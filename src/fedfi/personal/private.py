@@ -102,6 +102,7 @@ class Private(Algorithm[PrivateState]):
     delta: Annotated[float, Field(gt=0, lt=1, description="delta")] = 1e-5
     source: Annotated[Literal["keyed", "system"], Field(description="where noise comes from")] = "keyed"
 
+    instead: ClassVar[Sequence[tuple[str, ...]]] = (("noise", "epsilon"),)
     linear: ClassVar[bool] = True
     weights: ClassVar[Literal["uniform"]] = "uniform"
 

@@ -67,7 +67,7 @@ compared with the same sum for magnitude's mask, which stands beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, final
@@ -80,22 +80,20 @@ from torch import Tensor
 from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
-from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
-from fedfi.federation.packet import Layout, Packet, Scalar, Tree
+from fedfi.federation.packet import Layout, Packet, Scalar
 from fedfi.federation.rows import Storage
 from fedfi.federation.task import Task
 from fedfi.federation.training import Gradient, mean_loss_gradient
-from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
+from fedfi.federation.workbench import fresh_workbench
 from fedfi.numerics.fisher import example_squares
 from fedfi.numerics.gradients import mixing_layer
 from fedfi.numerics.quantization import Quantized, dequantize, quantize
 from fedfi.numerics.selection import unpack_bits
-from fedfi.submodel.capacities import held_levels, level_name
 from fedfi.submodel.diagnostics import MaskDiagnostics
+from fedfi.submodel.entrywise import Entrywise
 from fedfi.submodel.holders import HolderMean
 from fedfi.submodel.importance import DIGIT_BITS, Averages, Averaging, Round, WarmStart, divided, score, undivided
-from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.maskable import check_maskable
 from fedfi.submodel.masked import (
     add_mean,
@@ -136,7 +134,7 @@ class FedFIbOSState:
 
 @final
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class FedFIbOS(Leveled[FedFIbOSState]):
+class FedFIbOS(Entrywise[FedFIbOSState]):
     """Submodels of the parameters with the largest Fisher information, as each client measures it."""
 
     score: Annotated[
@@ -216,17 +214,6 @@ class FedFIbOS(Leveled[FedFIbOSState]):
             assignment=int(torch.randint(2**31, (), generator=rng)),
         )
 
-    def configure(
-        self, state: FedFIbOSState, round: int, clients: Sequence[ClientId], rng: torch.Generator
-    ) -> Iterable[tuple[ClientId, Packet]]:
-        """Lines 4 to 8: each sampled client gets the submodel of its capacity."""
-        levels = self.dealt(state, round, clients)
-        return ((c, self.packet_of(state, c, levels[c], rng)) for c in self.sample(clients, rng))
-
-    def dealt(self, state: FedFIbOSState, round: int | None, clients: Sequence[ClientId]) -> Mapping[ClientId, float]:
-        """The level of each client."""
-        return self.assigned(clients, state.assignment, round)
-
     def packet_of(self, state: FedFIbOSState, client: ClientId, level: float, rng: torch.Generator) -> Packet:
         """The submodel of a client, by its own average where it has one."""
         packet = send(state.model, self._mask(state, self._importance(state, client), level), {"ratio": level})
@@ -285,10 +272,6 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         )
         return after, {"train/loss": loss.scalar("loss")} | self._diagnosed(state, after, masks)
 
-    def sums(self, round: int) -> bool:
-        """In every round."""
-        return True
-
     def summand_layout(self, state: FedFIbOSState) -> Layout:
         """See `summand`."""
         layout, pool = summand_layout(state.model), ((state.model.layout.pool,), torch.float32)
@@ -299,10 +282,6 @@ class FedFIbOS(Leveled[FedFIbOSState]):
     def least_bits(self) -> int:
         """Those of a digit of Fisher values, where they are summed."""
         return DIGIT_BITS if self._shares_fisher else 0
-
-    def least_clip(self) -> float:
-        """That of the mask, whose ones say what is held."""
-        return 1.0
 
     def summand(self, state: FedFIbOSState, sent: Packet, reply: Packet) -> Packet:
         """The dense update and what was held; where clients need the shared average, the estimate of Fisher values."""
@@ -351,14 +330,6 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         nearest = nearest if self.first_mask == "magnitude" else "first_mask = 'magnitude'"
         return f"masks would come from what others have measured, without noise (nearest valid: {nearest})"
 
-    def global_model(self, state: FedFIbOSState) -> Tree:
-        """The full model."""
-        return state.model.tree()
-
-    def levels(self, state: FedFIbOSState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level with a share of the clients."""
-        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
-
     def level(self, state: FedFIbOSState, ratio: float) -> Packet:
         """The submodel of one level, by the mean average of the clients at that level; by that of all if none is."""
         members = [c for c, level in state.levels.items() if level == ratio and c in state.averages.rows]
@@ -367,23 +338,6 @@ class FedFIbOS(Leveled[FedFIbOSState]):
         if self.blend:
             importance = (1 - self.blend) * importance + self.blend * common
         return send(state.model, self._mask(state, importance, ratio), {})
-
-    def place(self, packet: Packet, benches: Benches) -> Workbench:
-        """A submodel is the whole model, zero off its mask."""
-        receive(packet, benches.whole)
-        return benches.whole
-
-    def configure_evaluation(
-        self, state: FedFIbOSState, clients: Sequence[ClientId], rng: torch.Generator
-    ) -> Iterable[tuple[ClientId, Packet]]:
-        """Every client gets the submodel that it would train."""
-        levels = self.dealt(state, None, clients)
-        return ((c, self.packet_of(state, c, levels[c], rng)) for c in clients)
-
-    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
-        """Judges the client's own submodel on its own test examples (matched local)."""
-        receive(packet, client.workbench)
-        return evaluate_workbench(client)
 
     @property
     def _measures_all(self) -> bool:

@@ -7,7 +7,7 @@ which level, what travels, the mean over holders, and the three evaluations.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -18,16 +18,15 @@ from torch import Tensor
 
 from fedfi.federation.algorithm import CONFIG, ClientId, Metrics, Reply
 from fedfi.federation.client import Client
-from fedfi.federation.evaluation import evaluate_workbench
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Layout, Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.task import Task
 from fedfi.federation.training import Trained
-from fedfi.federation.workbench import Benches, Workbench, fresh_workbench
-from fedfi.submodel.capacities import held_levels, level_name
+from fedfi.federation.workbench import fresh_workbench
+from fedfi.submodel.capacities import level_name
+from fedfi.submodel.entrywise import Entrywise
 from fedfi.submodel.holders import HolderMean
-from fedfi.submodel.leveled import Leveled
 from fedfi.submodel.maskable import check_maskable
 from fedfi.submodel.masked import add_mean, receive, returned, send, sent_mask, summand, summand_layout
 from fedfi.submodel.model import Model, unmarked
@@ -59,7 +58,7 @@ class ChecksLevels(Protocol):
 
 
 @validated(frozen=True, kw_only=True, config=CONFIG)
-class Unstructured(Leveled[UnstructuredState]):
+class Unstructured(Entrywise[UnstructuredState]):
     """Each sampled client trains the parameters that rank best; each entry is averaged over its holders."""
 
     server_learning_rate: Annotated[float, Field(gt=0, description="factor of the mean update")] = 1.0
@@ -81,19 +80,6 @@ class Unstructured(Leveled[UnstructuredState]):
         if isinstance(self, ChecksLevels):
             self.check(state)
         return state
-
-    def configure(
-        self, state: UnstructuredState, round: int, clients: Sequence[ClientId], rng: torch.Generator
-    ) -> Iterable[tuple[ClientId, Packet]]:
-        """Each sampled client gets the submodel of its capacity."""
-        levels = self.dealt(state, round, clients)
-        return ((c, self.packet_of(state, c, levels[c], rng)) for c in self.sample(clients, rng))
-
-    def dealt(
-        self, state: UnstructuredState, round: int | None, clients: Sequence[ClientId]
-    ) -> Mapping[ClientId, float]:
-        """The level of each client."""
-        return self.assigned(clients, state.assignment, round)
 
     def packet_of(self, state: UnstructuredState, client: ClientId, level: float, rng: torch.Generator) -> Packet:
         """The submodel of a level."""
@@ -120,10 +106,6 @@ class Unstructured(Leveled[UnstructuredState]):
             loss.add_scalar("loss", scalars["loss"], float(scalars["examples"]))
         return replace(state, model=mean.next(self.server_learning_rate)), {"train/loss": loss.scalar("loss")}
 
-    def sums(self, round: int) -> bool:
-        """In every round."""
-        return True
-
     def summand_layout(self, state: UnstructuredState) -> Layout:
         """See `masked.summand`."""
         return summand_layout(state.model)
@@ -131,10 +113,6 @@ class Unstructured(Leveled[UnstructuredState]):
     def least_bits(self) -> int:
         """Any will do."""
         return 0
-
-    def least_clip(self) -> float:
-        """That of the mask, whose ones say what is held."""
-        return 1.0
 
     def summand(self, state: UnstructuredState, sent: Packet, reply: Packet) -> Packet:
         """The dense update, and what was held."""
@@ -150,32 +128,7 @@ class Unstructured(Leveled[UnstructuredState]):
         add_mean(over, state.model, mean.tensors)
         return replace(state, model=over.next(self.server_learning_rate))
 
-    def global_model(self, state: UnstructuredState) -> Tree:
-        """The full model."""
-        return state.model.tree()
-
-    def levels(self, state: UnstructuredState) -> Iterable[tuple[str, Packet]]:
-        """The submodel of each level with a share of the clients."""
-        return ((level_name(ratio), self.level(state, ratio)) for ratio in held_levels(self.capacities))
-
     def level(self, state: UnstructuredState, ratio: float) -> Packet:
         """The submodel of one level, whatever its share."""
         rng = keyed_generator(state.assignment, "level", level_name(ratio))
         return send(state.model, self.mask(state.model, state.fractions[ratio], rng), {})
-
-    def place(self, packet: Packet, benches: Benches) -> Workbench:
-        """A submodel is the whole model, zero off its mask."""
-        receive(packet, benches.whole)
-        return benches.whole
-
-    def configure_evaluation(
-        self, state: UnstructuredState, clients: Sequence[ClientId], rng: torch.Generator
-    ) -> Iterable[tuple[ClientId, Packet]]:
-        """Every client gets a submodel of its capacity."""
-        levels = self.dealt(state, None, clients)
-        return ((c, self.packet_of(state, c, levels[c], rng)) for c in clients)
-
-    def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
-        """Judges the client's submodel on its own test examples (matched local)."""
-        receive(packet, client.workbench)
-        return evaluate_workbench(client)
