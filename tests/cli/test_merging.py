@@ -499,3 +499,20 @@ def test_a_party_of_one_class_or_of_one_example_takes_part(fedfi, parties, rows,
     assert code == 0, err
     code, _, err = fedfi("merge", "u.st", "-o", "m.st", "--validate", "p.csv", "--classes", "sick,well")
     assert code == 0, err
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_inputs_of_a_merged_file_have_the_judges_normalisation(judged):
+    from fedfi.cli.merging import _inputs_of
+    from fedfi.data.dataset import Dataset
+    from fedfi.data.inputs import Inputs
+    from fedfi.models import InputSpec
+
+    spec = InputSpec("tabular", (2,), 2)
+    data = Dataset(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([0, 1]), spec).fitted()
+    found = _inputs_of(Inputs(spec, labels=("a", "b")), data.examples() if judged else None)
+    assert ("inputs" in found) is judged
+    if judged:
+        record = json.loads(found["inputs"])
+        assert record["labels"] == ["a", "b"]
+        assert record["mean"] == data.mean.tolist()

@@ -20,6 +20,7 @@ from fedfi.validation import validate
 if TYPE_CHECKING:
     from fedfi.data import Dataset
     from fedfi.data.dataset import Examples
+    from fedfi.data.inputs import Inputs
     from fedfi.oneshot.method import Merging
 
 
@@ -143,6 +144,7 @@ def merge(
         start = {n: t.clone() for n, t in bench.tree().items()}
     merged, report = merge_files(files, chosen, examples=examples, base=start)
     about = {"method": method, "model": network.name, "options": json.dumps(dict(network.options))}
+    about |= _inputs_of(files[0].meaning.inputs, examples)
     write_output(out, serialised(merged.deployed or deployable(network.task(), merged.model), about))
     report = {"method": method, "out": str(out), **report, "notes": notes}
     if not quiet:
@@ -151,6 +153,18 @@ def merge(
         print(json.dumps(report, indent=1))
     elif not quiet:
         _show(report)
+
+
+def _inputs_of(inputs: Inputs, examples: Examples | None) -> dict[str, str]:
+    """Metadata for `Inputs.read`; none where nothing is known of how numbers are normalised."""
+    from fedfi.data.inputs import METADATA
+
+    if examples is not None:
+        judge = examples.dataset
+        inputs = dataclasses.replace(inputs, fill=judge.fill, mean=judge.mean, std=judge.std)
+    elif inputs.spec.kind != "text":
+        return {}
+    return {METADATA: json.dumps(inputs.record())}
 
 
 def _tell(notes: Sequence[str]) -> None:
