@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedfi.oneshot.fedfisher import FedFisher
     from fedfi.oneshot.fedma import FedMA
     from fedfi.oneshot.fishermerge import FisherMerge
+    from fedfi.oneshot.networks import MergedNetwork, measure, merge
     from fedfi.oneshot.otfusion import OTFusion
     from fedfi.oneshot.pfnm import PFNM
     from fedfi.oneshot.rebasin import GitReBasin
@@ -113,6 +114,7 @@ _HOMES = {
     "Layout": "federation.packet",
     "LocalEngine": "engines.local",
     "Memory": "federation.client",
+    "MergedNetwork": "oneshot.networks",
     "Metrics": "federation.algorithm",
     "Packet": "federation.packet",
     "Ratings": "data.interactions",
@@ -132,6 +134,8 @@ _HOMES = {
     "load": "data",
     "load_ratings": "data.recommendation",
     "fresh_workbench": "federation.workbench",
+    "measure": "oneshot.networks",
+    "merge": "oneshot.networks",
     "method": "federation.algorithm",
     "run": "federation.run",
     "train_locally": "federation.training",
@@ -206,6 +210,7 @@ __all__ = [
     "Magnitude",
     "MaskCrypt",
     "Memory",
+    "MergedNetwork",
     "Metrics",
     "NeuMF",
     "OTFusion",
@@ -236,6 +241,8 @@ __all__ = [
     "leave_one_out",
     "load",
     "load_ratings",
+    "measure",
+    "merge",
     "method",
     "run",
     "train_locally",

@@ -77,3 +77,11 @@ def test_a_recommender_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     printed = "\n```text\n0... ('there are no times: ...)\n```\n"
     Path("section.md").write_text(section.replace("rounds=60", "rounds=2") + printed)
     Reader(Path("section.md")).follow()
+
+
+def test_networks_are_merged_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = (ROOT / "docs/oneshot.md").read_text().partition("```python\n")[2].partition("```\n")[0]
+    assert "fedfi.merge(" in block
+    Path("section.md").write_text(f"```python\n{block}```\n\n```text\n0.9... 0...\n```\n")
+    Reader(Path("section.md")).follow()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from fedfi.arguments import described, named
 from fedfi.data import hub
+from fedfi.data.catalog import RATINGS
 from fedfi.data.interactions import Ratings, from_frame
 from fedfi.data.objects import is_frame
 from fedfi.data.ratingcolumns import check_columns
@@ -23,15 +24,9 @@ _SYNTHETIC = (200, 300, 20, 8)
 """Users, items, interactions a user, tastes of the synthetic set."""
 
 
-@dataclass(frozen=True)
-class _Source:
-    summary: str
-    read: Callable[[str], Ratings]
-
-
 def available() -> dict[str, str]:
     """Names of ratings data sets with a line on each."""
-    return {name: source.summary for name, source in _SOURCES.items()}
+    return dict(RATINGS)
 
 
 def is_ratings(name: str) -> bool:
@@ -61,7 +56,7 @@ def load_ratings(name: str | Path | Any, *, columns: Mapping[str, str] | None = 
         raise InputError(f"ratings are a name, a path or a data frame, got {described(name)}")
     key = str(name)
     if key in _SOURCES:
-        return _as_it_is(_SOURCES[key].read(key), columns, repr(key))
+        return _as_it_is(_SOURCES[key](key), columns, repr(key))
     path = Path(key).expanduser()
     if path.exists():
         return read_ratings(path, path.stem, columns)
@@ -158,44 +153,29 @@ _GROUPLENS = "https://files.grouplens.org/datasets"
 _OF_FEDRKG = "https://raw.githubusercontent.com/Jaehyung-Lim/fedrkg/bfab01e5c8513a408a5332014c02b47aef1cfb9b/data"
 
 _SOURCES = {
-    "synthetic_ratings": _Source("Made-up ratings of 200 users and 300 items (embedded)", synthetic),
-    "filmtrust": _Source(
-        "FilmTrust: 34,889 ratings, 1,227 users, 2,059 films; no real times",
-        _Published(
-            f"{_OF_FEDRKG}/filmtrust/ratings.dat", "a2cad0f0adf435cf50484f54a86641f4acbf7128115f7c5bd3cd6f25c69d4585"
-        ),
+    "synthetic_ratings": synthetic,
+    "filmtrust": _Published(
+        f"{_OF_FEDRKG}/filmtrust/ratings.dat", "a2cad0f0adf435cf50484f54a86641f4acbf7128115f7c5bd3cd6f25c69d4585"
     ),
-    "amazon_video": _Source(
-        "Amazon-Video: 23,181 ratings, 1,372 users, 7,957 videos",
-        _Published(
-            f"{_OF_FEDRKG}/video/ratings.dat", "82eb5856b173e8f52a93521b33a402429f81aa92645fdbb7bae6b78316738ba0"
-        ),
+    "amazon_video": _Published(
+        f"{_OF_FEDRKG}/video/ratings.dat", "82eb5856b173e8f52a93521b33a402429f81aa92645fdbb7bae6b78316738ba0"
     ),
-    "ml_100k": _Source(
-        "MovieLens-100K: 100,000 ratings, 943 users, 1,682 films",
-        _Published(
-            f"{_GROUPLENS}/movielens/ml-100k.zip",
-            "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-            "ml-100k/u.data",
-            ("ml-100k.inter",),
-        ),
+    "ml_100k": _Published(
+        f"{_GROUPLENS}/movielens/ml-100k.zip",
+        "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        "ml-100k/u.data",
+        ("ml-100k.inter",),
     ),
-    "ml_1m": _Source(
-        "MovieLens-1M: 1,000,209 ratings, 6,040 users, 3,706 films",
-        _Published(
-            f"{_GROUPLENS}/movielens/ml-1m.zip",
-            "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-            "ml-1m/ratings.dat",
-            ("ml-1m.inter",),
-        ),
+    "ml_1m": _Published(
+        f"{_GROUPLENS}/movielens/ml-1m.zip",
+        "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        "ml-1m/ratings.dat",
+        ("ml-1m.inter",),
     ),
-    "lastfm_2k": _Source(
-        "Last.fm of HetRec 2011: 186,479 tags that 1,892 users gave to artists, with times",
-        _Published(
-            f"{_GROUPLENS}/hetrec2011/hetrec2011-lastfm-2k.zip",
-            "6738f48195667ff03caaab4d32ca9a3133d8cc026b7c3cdaf6ce1010e913c59c",
-            "user_taggedartists-timestamps.dat",
-            ("user_artists.dat", "lastfm.inter"),
-        ),
+    "lastfm_2k": _Published(
+        f"{_GROUPLENS}/hetrec2011/hetrec2011-lastfm-2k.zip",
+        "6738f48195667ff03caaab4d32ca9a3133d8cc026b7c3cdaf6ce1010e913c59c",
+        "user_taggedartists-timestamps.dat",
+        ("user_artists.dat", "lastfm.inter"),
     ),
 }

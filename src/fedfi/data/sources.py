@@ -18,6 +18,7 @@ import numpy as np
 
 from fedfi.arguments import described, named
 from fedfi.data import arrays, files, hub, objects, tables
+from fedfi.data.catalog import RATINGS
 from fedfi.data.dataset import Dataset
 from fedfi.data.tables import Options
 from fedfi.errors import InputError, beside, of_option, unknown
@@ -138,11 +139,9 @@ def _read(name: Any, options: Options) -> Pair:
         return _call(key, options)
     if isinstance(name, Path) or len(path.parts) > 1 or path.suffix:
         raise InputError(f"no data at {key}{beside(path, files.READABLE, folders=True, where=True)}")
-    from fedfi.data.recommendation import available as ratings  # which are no examples, yet named in the same place
-
-    if key in ratings():
+    if key in RATINGS:
         raise InputError(f"{key!r} holds ratings, not examples: fedfi.load_ratings({key!r}) loads them")
-    names = available() | ratings()
+    names = available() | RATINGS
     raise InputError(
         unknown("data set", key, names, "fedfi list datasets")
         + f", or give a path or package.module:function{beside(path, files.READABLE)}"

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from fedfi.channels import Wiring, discover
-from fedfi.data.dataset import Dataset, Examples
-from fedfi.data.federated import FederatedData
+from fedfi.data.dataset import Examples
 from fedfi.errors import InputError
 from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import take_statistics
@@ -33,7 +32,7 @@ from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec, build, outside, trained_size
 from fedfi.oneshot.header import DIGEST, Meaning, digest_of, sealed, spec_json, spec_text
 from fedfi.oneshot.method import Context, Merging
-from fedfi.oneshot.server import Server, score_of
+from fedfi.oneshot.server import Server, score_of, task_of
 from fedfi.oneshot.sound import Fit, check_rounding, fit_of, load_weights
 from fedfi.oneshot.statistics import KINDS, measure
 from fedfi.oneshot.uploads import Merged, Upload, largest
@@ -61,11 +60,7 @@ class Network:
 
     def task(self, examples: Examples | None = None) -> Task:
         """A task of this network; `examples` are the server's."""
-        inputs = self.spec.example(1)
-        inputs = inputs.int() if self.spec.kind == "text" else inputs
-        nothing = Dataset(inputs, torch.zeros(1, dtype=torch.int64), self.spec).examples(torch.arange(0))
-        data = FederatedData({}, test=nothing, validation=examples, spec=self.spec)
-        return Task(model=lambda: build(self.name, self.spec, self.options), data=data)
+        return task_of(lambda: build(self.name, self.spec, self.options), self.spec, examples)
 
     def bench(self) -> Workbench:
         """An instance."""

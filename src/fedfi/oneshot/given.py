@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import torch
 from torch import Tensor, nn
 
 from fedfi.errors import InputError, counted, some, unknown
+from fedfi.numerics.finite import all_finite
 
 Trees = Sequence[Mapping[str, Tensor]]
 
@@ -165,6 +165,5 @@ def _check_like(what: str, value: Tensor, other: Tensor, whose: str) -> None:
 
 
 def _check_numbers(what: str, value: Tensor) -> None:
-    """A sum is finite only if all that is summed is; one that overflows is looked at entry by entry."""
-    if value.is_floating_point() and not (torch.isfinite(value.sum()) or torch.isfinite(value).all()):
+    if value.is_floating_point() and not all_finite(value):
         raise InputError(f"{what} holds values that are not finite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.channels import Wiring, discover
-from fedfi.data.dataset import Examples
+from fedfi.data.dataset import Dataset, Examples
+from fedfi.data.federated import FederatedData
 from fedfi.errors import InputError
 from fedfi.federation.evaluation import sums, take_statistics
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Workbench
+from fedfi.models import InputSpec
 
 _BATCH = 100
 
@@ -102,6 +104,20 @@ class Server:
                 norm.num_batches_tracked.copy_(count)
         module.eval()
         return model | {n: t.clone() for n, t in self.bench.buffers().items()}
+
+
+def task_of(make: Callable[[], nn.Module], spec: InputSpec, validation: Examples | None = None) -> Task:
+    """The task of whoever merges what others trained: a network, and examples of its own, if there are any.
+
+    Args:
+        make: Makes the network.
+        spec: What it is fed.
+        validation: The examples.
+    """
+    inputs = spec.example(1)
+    inputs = inputs.int() if spec.kind == "text" else inputs
+    nothing = Dataset(inputs, torch.zeros(1, dtype=torch.int64), spec).examples(torch.arange(0))
+    return Task(model=make, data=FederatedData({}, test=nothing, validation=validation, spec=spec))
 
 
 def score_of(task: Task, module: nn.Module, examples: Examples) -> float:
