@@ -152,7 +152,7 @@ class _Published:
 _GROUPLENS = "https://files.grouplens.org/datasets"
 _OF_FEDRKG = "https://raw.githubusercontent.com/Jaehyung-Lim/fedrkg/bfab01e5c8513a408a5332014c02b47aef1cfb9b/data"
 
-_SOURCES = {
+_SOURCES: dict[str, Callable[[str], Ratings]] = {
     "synthetic_ratings": synthetic,
     "filmtrust": _Published(
         f"{_OF_FEDRKG}/filmtrust/ratings.dat", "a2cad0f0adf435cf50484f54a86641f4acbf7128115f7c5bd3cd6f25c69d4585"

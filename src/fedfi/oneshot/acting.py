@@ -8,16 +8,24 @@ and perhaps no model that all parties started from. Which options need these, ea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin
 
 from fedfi.validation import as_toml, fields_of
 
-if TYPE_CHECKING:
-    from fedfi.oneshot.method import Merging
-
 Needs = Literal["rounds", "reader", "examples", "base", "options"]
+
+
+class Declares(Protocol):
+    """What is looked at of a merge, a dataclass of its options."""
+
+    acting: ClassVar[Sequence[Acts]]
+    takes_base: ClassVar[bool]
+
+    def measures(self) -> tuple[str, ...]:
+        """What parties measure."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,12 @@ class Acts:
     instead: str = ""
     given: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def meant(self, method: Merging[Any]) -> bool:
+    def meant(self, method: Declares) -> bool:
         """Whether the row is about the value that a method has."""
         value = getattr(method, self.option)
         return value in self.values if self.values else self.needs != "examples" or _several(value)
 
-    def lacking(self, method: Merging[Any], *, examples: bool, base: bool) -> str:
+    def lacking(self, method: Declares, *, examples: bool, base: bool) -> str:
         """Why the option has no effect on files; empty where it has one."""
         met = {
             "rounds": False,
@@ -85,7 +93,7 @@ EVERYWHERE = (
 """The rows of every merge."""
 
 
-def without_effect(method: Merging[Any], given: Collection[str], *, examples: bool, base: bool) -> str:
+def without_effect(method: Declares, given: Collection[str], *, examples: bool, base: bool) -> str:
     """What is wrong with the first of some given options that a merge of files would not heed; empty if there is none.
 
     Args:
@@ -100,7 +108,7 @@ def without_effect(method: Merging[Any], given: Collection[str], *, examples: bo
     return ""
 
 
-def unmeasured(method: Merging[Any], given: Collection[str]) -> str:
+def unmeasured(method: Declares, given: Collection[str]) -> str:
     """As `without_effect`, of options that change nothing of what a party measures."""
     never = {row.option: row for row in method.acting if row.needs in ("rounds", "reader") and row.meant(method)}
     for option in given:
@@ -111,7 +119,7 @@ def unmeasured(method: Merging[Any], given: Collection[str]) -> str:
     return ""
 
 
-def unheeded_base(method: Merging[Any], name: str) -> str:
+def unheeded_base(method: Declares, name: str) -> str:
     """Why a method would not look at the model that parties started from; empty where it does."""
     rows = [row for row in method.acting if row.needs == "base"]
     if method.takes_base or any(row.meant(method) for row in rows):
@@ -123,15 +131,16 @@ def unheeded_base(method: Merging[Any], name: str) -> str:
     return f"{name} with {own} does not look at it; --set '{row.option}={as_toml(row.values[0])}' does"
 
 
-def measuring(method: Merging[Any], option: str) -> bool:
+def measuring(method: Declares, option: str) -> bool:
     """Whether an option changes what parties measure, for one of its values."""
+    dataclass_of_options: Any = method
     return any(
-        dataclasses.replace(method, **{option: value}).measures() != method.measures()
+        dataclasses.replace(dataclass_of_options, **{option: value}).measures() != method.measures()
         for value in _values(type(method), option)
     )
 
 
-def said(method: Merging[Any], option: str) -> str:
+def said(method: Declares, option: str) -> str:
     """How an option was given on the command line."""
     return f"--set {option}={as_toml(getattr(method, option))}"
 
