@@ -150,8 +150,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         uploads.append(str(upload))
     for method in METHODS:
         merged = out / f"{method}.safetensors"
-        judge = ["--validate", str(out / "judge.csv"), *columns, "--classes", "bad,good", "--base", str(start)]
-        run(["merge", *uploads, "--model", name, "--method", method, *judge, "-o", str(merged)])
+        judge = ["--validate", str(out / "judge.csv"), *columns, "--classes", "bad,good"]
+        base = ["--base", str(start)] if method in ("ties", "task-arithmetic") else []  # task vectors have a start
+        run(["merge", *uploads, "--model", name, "--method", method, *judge, *base, "-o", str(merged)])
         scores[method] = accuracy(network(merged), test)
     for label, score in scores.items():
         print(f"{score:6.1%}  {label}")

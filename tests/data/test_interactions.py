@@ -145,7 +145,7 @@ def web(monkeypatch, tmp_path):
             file.writestr(member, text)
         source = recommendation._SOURCES[name]
         digest = hashlib.sha256(archive.getvalue()).hexdigest()
-        changed = dataclasses.replace(source, read=dataclasses.replace(source.read, digest=digest))
+        changed = dataclasses.replace(source, digest=digest)
         monkeypatch.setitem(recommendation._SOURCES, name, changed)
 
         def urlopen(url, timeout):
