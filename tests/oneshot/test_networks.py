@@ -127,3 +127,41 @@ def test_the_page_lists_every_method_and_functions_that_are_there() -> None:
         for path in re.findall(r"`(fedfi\.[\w.]+)`", " ".join(cells)):
             module, _, function = path.rpartition(".")
             assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if registry.algorithm(n)().measures()])
+@pytest.mark.parametrize("spoil", ["lacks", "shape", "nan"])
+def test_statistics_of_something_else_are_named(name: str, spoil: str) -> None:
+    method = registry.algorithm(name)(**FAST.get(name, {}))
+    statistics = [fedfi.measure(method, Own(), data()) for _ in range(2)]
+    (kind, found), *_ = statistics[1].items()
+    first = min(found)
+    said = {"lacks": "lacks", "shape": "has shape", "nan": "not finite"}[spoil]
+    if spoil == "lacks":
+        del found[first]
+    else:
+        found[first] = found[first][:-1] if spoil == "shape" else torch.full(found[first].shape, torch.nan)
+    with pytest.raises(InputError, match=rf"statistics\[1\]\['{kind}'\].*{said}"):
+        fedfi.merge(method, [Own(), Own()], inputs=SPEC, statistics=statistics)
+
+
+def test_numbers_below_zero_are_no_fisher_information() -> None:
+    statistics = [fedfi.measure(fedfi.FedFiOT(), Own(), data()) for _ in range(2)]
+    statistics[0]["fisher"]["last.bias"] -= 1
+    with pytest.raises(InputError, match=r"statistics\[0\]\['fisher'\]\['last.bias'\] holds -"):
+        fedfi.merge(fedfi.FedFiOT(), [Own(), Own()], inputs=SPEC, statistics=statistics)
+
+
+def test_a_network_of_no_numbers_is_not_measured() -> None:
+    broken = Own()
+    with torch.no_grad():
+        broken.last.bias[0] = torch.nan
+    with pytest.raises(InputError, match=r"network: 'last.bias' holds values"):
+        fedfi.measure(fedfi.FedFiOT(), broken, data())
+
+
+def test_a_merge_that_diverges_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the merge came to values of .* that are not finite"):
+        fedfi.merge(
+            fedfi.Average(distil="server", distil_rate=1e30), [Own(), Own(seed=1)], inputs=SPEC, validation=data()
+        )

@@ -25,6 +25,7 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import Trained, train_locally
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Workbench, fresh_workbench
+from fedfi.numerics.finite import all_finite
 from fedfi.oneshot.acting import EVERYWHERE, Acts
 from fedfi.oneshot.improving import Distil, Improvements, improved
 from fedfi.oneshot.server import Server
@@ -138,7 +139,8 @@ class Merging(Algorithm[State], ABC):
         """Checks uploads, merges them as `improving` says, and settles the statistics of batch norms.
 
         Raises:
-            InputError: If the models do not fit each other, lack a statistic, or an option does not fit.
+            InputError: If the models do not fit each other, lack a statistic, or an option does not fit; or if the
+                merge comes to numbers that are not finite.
         """
         check_alike(uploads, widths=self.takes_widths, mixtures=self.takes_mixtures)
         if any(u.wiring is not None for u in uploads) and (
@@ -161,7 +163,12 @@ class Merging(Algorithm[State], ABC):
             distil_temperature=self.distil_temperature,
         )
         merge = lambda given, rng: self.merge(given, replace(context, rng=rng))  # noqa: E731
-        return improved(uploads, merge, settle, context.server, self.weights, options, context.rng)
+        found = improved(uploads, merge, settle, context.server, self.weights, options, context.rng)
+        for name, value in {**found.model, **(found.deployed or {})}.items():
+            known = name in uploads[0].trained or name not in uploads[0].model
+            if known and value.is_floating_point() and not all_finite(value):
+                raise InputError(f"the merge came to values of {name!r} that are not finite; nothing was kept of it")
+        return found
 
 
 @runtime_checkable

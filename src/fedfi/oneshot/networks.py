@@ -11,7 +11,7 @@ from torch import nn
 
 from fedfi.channels import discover
 from fedfi.data.dataset import Dataset, Examples
-from fedfi.errors import InputError, counted, unknown
+from fedfi.errors import InputError, counted
 from fedfi.federation.algorithm import DeploysNetwork, Metrics
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet, Tree
@@ -22,7 +22,7 @@ from fedfi.numerics.finite import all_finite
 from fedfi.oneshot.method import Context, Merging
 from fedfi.oneshot.server import Server, task_of
 from fedfi.oneshot.sound import check_values, load_weights
-from fedfi.oneshot.statistics import KINDS
+from fedfi.oneshot.statistics import check_statistic
 from fedfi.oneshot.statistics import measure as compute
 from fedfi.oneshot.uploads import Upload, largest
 
@@ -68,8 +68,13 @@ def measure(
     module = copy.deepcopy(network)
     if method.measures():
         take_statistics(task, module, view)
+    bench = Workbench(module)
+    _check_finite(bench, "network")
     rng = keyed_generator(seed, "measure")
-    return compute(method.measures(), module, view, task.loss, limit=method.measure_on, rng=rng)
+    found = compute(method.measures(), bench.module, view, task.loss, limit=method.measure_on, rng=rng)
+    for kind, statistic in found.items():
+        check_statistic(kind, statistic, bench, view.dataset.spec, "what was measured on these examples")
+    return found
 
 
 def merge(
@@ -106,7 +111,8 @@ def merge(
     for position, bench in enumerate(benches):
         _check_finite(bench, f"networks[{position}]")
         measured = {} if statistics is None else statistics[position]
-        _check_kinds(measured, position)
+        for kind, found in measured.items():
+            check_statistic(kind, found, bench, inputs, f"statistics[{position}]")
         party = f"network {position}" if parties is None else parties[position]
         count = 1 if examples is None else examples[position]
         uploads.append(Upload(party, _tree(bench), tuple(bench.layout.names), count, measured))
@@ -168,9 +174,3 @@ def _check_counts(networks: Sequence[nn.Module], **given: Sequence[Any] | None) 
     for position, number in enumerate(given["examples"] or ()):
         if not isinstance(number, int) or number < 1:
             raise InputError(f"examples[{position}] is {number!r}, expected a number of examples of at least 1")
-
-
-def _check_kinds(measured: Statistics, position: int) -> None:
-    for kind in measured:
-        if kind not in KINDS:
-            raise InputError(f"statistics[{position}]: {unknown('statistic', kind, KINDS)}")

@@ -17,7 +17,7 @@ otherwise. Labels drawn from the model cost a backward pass a class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -26,10 +26,13 @@ from torch import Tensor, nn
 
 from fedfi.channels.tracing import innermost
 from fedfi.data.dataset import Examples
-from fedfi.errors import InputError, first_line, out_of_memory
+from fedfi.errors import InputError, first_line, out_of_memory, some, unknown
 from fedfi.federation.packet import Tree
 from fedfi.federation.task import Loss
+from fedfi.federation.workbench import Workbench
+from fedfi.models import InputSpec
 from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
+from fedfi.numerics.finite import all_finite
 from fedfi.numerics.kfac import full_fisher, gram_matrices, kronecker_factors, matrix_layers
 from fedfi.numerics.tape import used_once
 
@@ -183,3 +186,38 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
         elif isinstance(layer, nn.Linear):
             found[name] = inputs, count
     return found
+
+
+def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, spec: InputSpec, source: str) -> None:
+    """Checks that a statistic is one of this network: names, shapes, finite numbers, and none below zero in diagonals.
+
+    Args:
+        kind: One of `KINDS`.
+        found: The statistic.
+        bench: The network.
+        spec: What it is fed.
+        source: Where the statistic is from; errors start with it.
+
+    Raises:
+        InputError: Naming the kind, or the first entry that does not fit.
+    """
+    if kind not in KINDS:
+        raise InputError(f"{source}: {unknown('statistic', kind, KINDS)}")
+    source, form = f"{source}[{kind!r}]", KINDS[kind].form
+    if form == "diagonal":
+        shapes = {name: tuple(value.shape) for name, value in bench.parameters().items()}
+    elif form == "matrices":
+        sizes = matrix_sizes(kind, bench.module, spec.example(1))
+        shapes = {name: (side, side) for name, (side, _) in sizes.items()}
+    else:
+        shapes = {"counts": (spec.classes,)}
+    for what, names in (("lacks", shapes.keys() - found.keys()), ("holds", found.keys() - shapes.keys())):
+        if names:
+            raise InputError(f"{source} {what} {min(names)!r}: expected {some(sorted(shapes))}")
+    for name, value in found.items():
+        if tuple(value.shape) != shapes[name]:
+            raise InputError(f"{source}[{name!r}] has shape {list(value.shape)}, expected {list(shapes[name])}")
+        if value.is_floating_point() and not all_finite(value):
+            raise InputError(f"{source}[{name!r}] holds values that are not finite")
+        if form != "matrices" and value.numel() and float(value.min()) < 0:
+            raise InputError(f"{source}[{name!r}] holds {float(value.min()):g}, expected at least 0")
