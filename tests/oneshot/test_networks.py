@@ -101,6 +101,7 @@ def test_other_widths_are_carried() -> None:
         ({"parties": ["a", "a"]}, "party 'a' is there 2 times"),
         ({"networks": [Own(5), Own(6)]}, "'first.weight' has shape"),
         ({"start": Own(6)}, "start: 'first.weight' has shape"),
+        ({"validation": data().examples(torch.arange(0))}, "validation holds no example"),
         ({"validation": torch.zeros(2, 6)}, "validation: expected a fedfi.Dataset or fedfi.Examples, got Tensor"),
         ({"inputs": fedfi.InputSpec("tabular", (7,), 3), "validation": data()}, "validation has examples of InputSpec"),
     ],

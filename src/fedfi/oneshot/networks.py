@@ -155,11 +155,12 @@ def _started(start: nn.Module, network: nn.Module) -> Tree:
 
 
 def _examples(what: str, given: Dataset | Examples) -> Examples:
-    if isinstance(given, Dataset):
-        return given.examples()
-    if not isinstance(given, Examples):
+    view = given.examples() if isinstance(given, Dataset) else given
+    if not isinstance(view, Examples):
         raise InputError(f"{what}: expected a fedfi.Dataset or fedfi.Examples, got {type(given).__name__}")
-    return given
+    if not len(view):
+        raise InputError(f"{what} holds no example, expected at least one")
+    return view
 
 
 def _check_counts(networks: Sequence[nn.Module], **given: Sequence[Any] | None) -> None:
