@@ -30,17 +30,11 @@ def check_models(
     _check_trees("models", models)
     if start is not None:
         _check_trees("start", [start])
-    first = models[0]
-    for position, model in enumerate(models):
-        differing = sorted(model.keys() ^ first.keys())
-        if differing:
-            raise InputError(f"models[{position}] and models[0] differ in their tensors: {some(differing)}")
-        for name, value in model.items():
-            _check_like(f"models[{position}][{name!r}]", value, first[name], f"models[0][{name!r}]")
-            _check_numbers(f"models[{position}][{name!r}]", value)
-    for name, value in {} if start is None else {n: t for n, t in start.items() if n in first}.items():
-        _check_like(f"start[{name!r}]", value, first[name], f"models[0][{name!r}]")
-        _check_numbers(f"start[{name!r}]", value)
+    _check_alike("models", models, "tensors")
+    for name, value in (start or {}).items():
+        if name in models[0]:
+            _check_like(f"start[{name!r}]", value, models[0][name], f"models[0][{name!r}]")
+            _check_numbers(f"start[{name!r}]", value)
     if party is not None:
         check_party(party, len(models))
 
@@ -72,11 +66,10 @@ def check_diagonals(what: str, diagonals: Trees, models: Trees) -> None:
         InputError: Naming the first that does not fit.
     """
     check_statistics(what, diagonals, models)
-    for position, diagonal in enumerate(diagonals):
-        for name, value in diagonal.items():
-            if name not in models[0]:
-                raise InputError(f"{what}[{position}]: {unknown('parameter', name, models[0])}")
-            _check_like(f"{what}[{position}][{name!r}]", value, models[0][name], f"models[0][{name!r}]")
+    for name, value in diagonals[0].items():  # the others are like the first
+        if name not in models[0]:
+            raise InputError(f"{what}[0]: {unknown('parameter', name, models[0])}")
+        _check_like(f"{what}[0][{name!r}]", value, models[0][name], f"models[0][{name!r}]")
 
 
 def check_statistics(what: str, statistics: Trees, models: Trees) -> None:
@@ -93,13 +86,7 @@ def check_statistics(what: str, statistics: Trees, models: Trees) -> None:
     _check_trees(what, statistics)
     if len(statistics) != len(models):
         raise InputError(f"{what} has {len(statistics)} entries for {counted(len(models), 'model')}")
-    for position, statistic in enumerate(statistics):
-        differing = sorted(statistic.keys() ^ statistics[0].keys())
-        if differing:
-            raise InputError(f"{what}[{position}] and {what}[0] differ in their entries: {some(differing)}")
-        for name, value in statistic.items():
-            _check_like(f"{what}[{position}][{name!r}]", value, statistics[0][name], f"{what}[0][{name!r}]")
-            _check_numbers(f"{what}[{position}][{name!r}]", value)
+    _check_alike(what, statistics, "entries")
 
 
 def check_names(names: Sequence[str], model: Mapping[str, Tensor]) -> None:
@@ -155,6 +142,16 @@ def _check_trees(what: str, trees: Trees) -> None:
             raise InputError(f"{what}[{position}] is a module ({type(tree).__name__}); give its state_dict()")
         if not isinstance(tree, Mapping):
             raise InputError(f"{what}[{position}]: expected tensors by name, got {type(tree).__name__}")
+
+
+def _check_alike(what: str, trees: Trees, parts: str) -> None:
+    for position, tree in enumerate(trees):
+        differing = sorted(tree.keys() ^ trees[0].keys())
+        if differing:
+            raise InputError(f"{what}[{position}] and {what}[0] differ in their {parts}: {some(differing)}")
+        for name, value in tree.items():
+            _check_like(f"{what}[{position}][{name!r}]", value, trees[0][name], f"{what}[0][{name!r}]")
+            _check_numbers(f"{what}[{position}][{name!r}]", value)
 
 
 def _check_like(what: str, value: Tensor, other: Tensor, whose: str) -> None:
