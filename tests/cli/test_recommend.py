@@ -63,7 +63,7 @@ def test_an_encrypted_run_is_resumed_and_recommends(ratings: Path, fedfi) -> Non
         EXPERIMENT.replace("participation = 0.5", "clients_per_round = 20\n\n[evaluate]\nevery = 3")
         + "\n[algorithm.encrypted]\n"
     )
-    Path("secret.toml").write_text(text + "encryption = { enabled = false }\n")
+    Path("secret.toml").write_text(text + "encryption = { enabled = false, clip = 64.0 }\n")
     Path("plain.toml").write_text(text.partition("\n[algorithm.encrypted]")[0])
     assert fedfi("run", "plain.toml", "--out", "plain", "-q")[0] == 0
     assert fedfi("run", "secret.toml", "--out", "whole", "-q")[0] == 0

@@ -39,7 +39,7 @@ from fedfi.submodel.heterofl import HeteroFL
 from fedfi.submodel.importance import divided, undivided
 from fedfi.submodel.magnitude import Magnitude
 
-CLEAR, SECRET = {"enabled": False, "packet_size": 8, "clip": 32}, {"packet_size": 60}
+CLEAR, SECRET = {"enabled": False, "packet_size": 8, "clip": 32}, {"packet_size": 60, "clip": 32}
 MIX = {1.0: 0.25, 0.5: 0.25, 0.25: 0.5}
 TABLE = 30 * 4 * 4  # bytes of a user's item table
 
