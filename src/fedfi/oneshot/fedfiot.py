@@ -199,7 +199,13 @@ class FedFiOT(OneShot):
     needs_channels: ClassVar[bool] = True
     acting: ClassVar[Sequence[Acts]] = (
         *OneShot.acting,
-        Acts("reference", "rounds", values=("tuned",), instead='reference = "broadcast" with --base FILE does'),
+        Acts(
+            "reference",
+            "rounds",
+            values=("tuned",),
+            instead='reference = "broadcast" with --base FILE does',
+            at_hand='reference="broadcast" with start= does',
+        ),
         Acts("reference", "base", values=("broadcast",)),
         *(Acts(option, "examples") for option in ("rho", "damping")),
         *(Acts(option, "options", given=_WEIGHS) for option in ("rho", "damping")),

@@ -62,13 +62,13 @@ def grow(
 
     Args:
         wiring: The channel groups; every tensor of a group holds nothing but its units, in order.
-        uploads: K models; with the statistic `classes`, the last layer's rows are weighted by who has the class.
+        uploads: K models; with the statistic `classes` of all, the last layer's rows are weighted by who has the class.
         direction: Order of the groups: FedMA's, from the input, or PFNM's, from the output.
         process: The parameters.
         rng: Draws orders of clients.
 
     Raises:
-        InputError: If a layer cannot be widened, naming it.
+        InputError: If a layer cannot be widened, naming it; or if some uploads lack the statistic that others hold.
     """
     check_regular(wiring, "cannot be made wider")
     models = [dict(u.model) for u in uploads]
@@ -179,7 +179,7 @@ def _belonging(group: Group, wiring: Wiring, direction: Direction) -> list[Membe
 
 def _class_shares(wiring: Wiring, uploads: Sequence[Upload]) -> list[Tree]:
     """For each client its share of every class's examples, in the shape of rows of the last layer's tensors."""
-    if not all("classes" in u.statistics for u in uploads):
+    if not any("classes" in u.statistics for u in uploads):
         return [{} for _ in uploads]
     counts = torch.stack([u.measured("classes")["counts"].double() for u in uploads])
     fractions = (counts + 1e-3) / (counts + 1e-3).sum(0)

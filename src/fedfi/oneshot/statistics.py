@@ -24,6 +24,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from fedfi.arguments import expect
 from fedfi.channels.tracing import innermost
 from fedfi.data.dataset import Examples
 from fedfi.errors import InputError, first_line, out_of_memory, some, unknown
@@ -31,6 +32,7 @@ from fedfi.federation.packet import Tree
 from fedfi.federation.task import Loss
 from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec
+from fedfi.models.shapes import as_fed
 from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
 from fedfi.numerics.finite import all_finite
 from fedfi.numerics.kfac import full_fisher, gram_matrices, kronecker_factors, matrix_layers
@@ -204,10 +206,13 @@ def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, sp
     if kind not in KINDS:
         raise InputError(f"{source}: {unknown('statistic', kind, KINDS)}")
     source, form = f"{source}[{kind!r}]", KINDS[kind].form
+    expect(source, found, Mapping, "tensors by name, as fedfi.measure gives them")
+    for name, value in found.items():
+        expect(f"{source}[{name!r}]", value, Tensor, "a tensor")
     if form == "diagonal":
         shapes = {name: tuple(value.shape) for name, value in bench.parameters().items()}
     elif form == "matrices":
-        sizes = matrix_sizes(kind, bench.module, spec.example(1))
+        sizes = matrix_sizes(kind, bench.module, as_fed(spec.example(1), bench.module))
         shapes = {name: (side, side) for name, (side, _) in sizes.items()}
     else:
         shapes = {"counts": (spec.classes,)}
