@@ -20,6 +20,7 @@ from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.nonparametric import match_units
+from fedfi.oneshot.given import check_models, check_wiring
 from fedfi.oneshot.units import Orders, check_regular, rows
 from fedfi.oneshot.uploads import Upload, shares
 
@@ -68,8 +69,11 @@ def grow(
         rng: Draws orders of clients.
 
     Raises:
-        InputError: If a layer cannot be widened, naming it; or if some uploads lack the statistic that others hold.
+        InputError: If models and channel groups do not fit together; if a layer cannot be widened, naming it; or if
+            some uploads lack the statistic that others hold.
     """
+    check_models([u.model for u in uploads])
+    check_wiring(wiring, uploads[0].model)
     check_regular(wiring, "cannot be made wider")
     models = [dict(u.model) for u in uploads]
     classes = _class_shares(wiring, uploads)
