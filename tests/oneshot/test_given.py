@@ -75,6 +75,7 @@ def test_what_fits_is_merged(name: str) -> None:
         ([tree(0), tree(1)], [0, 0], "all weights in party are 0"),
         ([tree(0), tree(1)], [1, -1], r"party\[1\] is -1, expected a number of at least 0"),
         ([tree(0), tree(1)], [1, float("nan")], r"party\[1\] is nan"),
+        ([tree(0), tree(1)], 0.5, "party is 0.5, expected a list of weights, one a model"),
         ([tree(0), tree(1)], [1, None], r"party\[1\] is None, expected a number"),
         ([tree(0), tree(1)], "ab", "party is 'ab', expected a list of weights, one a model"),
         ([tree(0), tree(1)], torch.ones(2), r"party is a Tensor, .*its tolist\(\) is one"),
@@ -148,6 +149,16 @@ def test_other_options_and_statistics() -> None:
         added(models, tree(9, hidden=5), NAMES, [1, 1])
     with pytest.raises(InputError, match=r"models\[1\]\['0.weight'\] has shape \[5, 3\]"):
         transported(tree(1, hidden=5), tree(0), NAMES, WIRING)
+    for start, said in ((None, "start: expected tensors by name, got NoneType"), ({}, "start lacks '0.weight'")):
+        for rule in (added, ties_mean):
+            with pytest.raises(InputError, match=said):
+                rule(models, start, NAMES, [1, 1])  # type: ignore[operator]
+    with pytest.raises(InputError, match="party is None, expected a list of weights"):
+        mean(models, None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"regularization is -1.0, expected above 0"):
+        transported(tree(1), tree(0), NAMES, WIRING, regularization=-1.0)
+    with pytest.raises(InputError, match=r"rng is 0, expected a torch.Generator"):
+        merge_many(models, NAMES, WIRING, [1, 1], 0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="kind: unknown choice 'kfca'; did you mean 'kfac'"):
         quadratic_slope(models, FISHERS, [1, 1], "kfca")  # type: ignore[arg-type]
 

@@ -53,6 +53,12 @@ def merge(method: Any, networks: Any = None, **options: Any) -> fedfi.MergedNetw
         (fedfi.FedAvg(), {}, r"method is a FedAvg, .*works in rounds \(fedfi.run\), and fedfi.Average\(\) takes"),
         (None, {}, r"method is None, expected an instance of a merging method, such as fedfi.FedFiOT\(\)"),
         (fedfi.Average(), {"inputs": (6,)}, r"inputs is a tuple, expected a fedfi.InputSpec, such as fedfi.InputSpec"),
+        (
+            fedfi.Average(),
+            {"inputs": fedfi.InputSpec("table", (6,), 3)},
+            "inputs: unknown kind of input 'table'; did you",
+        ),  # type: ignore[arg-type]
+        (fedfi.Average(), {"networks": nn.ModuleList([Own()])}, r"got ModuleList; list\(...\) makes one of it"),
         (fedfi.Average(), {"inputs": data()}, "inputs is a Dataset, .*here that is the spec of what was given"),
         (fedfi.Average(), {"inputs": data().examples()}, "inputs is an Examples, .*here that is the dataset.spec"),
         (fedfi.TIES(), {"start": Own().state_dict()}, r"start: expected a torch.nn.Module, .*its load_state_dict\("),

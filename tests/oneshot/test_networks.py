@@ -132,15 +132,17 @@ def test_the_page_lists_every_method_and_functions_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if registry.algorithm(n)().measures()])
-@pytest.mark.parametrize("spoil", ["lacks", "shape", "nan"])
+@pytest.mark.parametrize("spoil", ["lacks", "shape", "nan", "negative"])
 def test_statistics_of_something_else_are_named(name: str, spoil: str) -> None:
     method = registry.algorithm(name)(**FAST.get(name, {}))
     statistics = [fedfi.measure(method, Own(), data()) for _ in range(2)]
     (kind, found), *_ = statistics[1].items()
     first = min(found)
-    said = {"lacks": "lacks", "shape": "has shape", "nan": "not finite"}[spoil]
+    said = {"lacks": "lacks", "shape": "has shape", "nan": "not finite", "negative": "expected at least 0"}[spoil]
     if spoil == "lacks":
         del found[first]
+    elif spoil == "negative":
+        found[first] = -found[first]
     else:
         found[first] = found[first][:-1] if spoil == "shape" else torch.full(found[first].shape, torch.nan)
     with pytest.raises(InputError, match=rf"statistics\[1\]\['{kind}'\].*{said}"):

@@ -51,7 +51,15 @@ from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objective
-from fedfi.oneshot.given import check_beside, check_choice, check_diagonals, check_models, check_range, check_wiring
+from fedfi.oneshot.given import (
+    check_beside,
+    check_choice,
+    check_diagonals,
+    check_models,
+    check_party,
+    check_range,
+    check_wiring,
+)
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
@@ -118,7 +126,9 @@ def fuse(
         InputError: If a model has two values for one tied tensor; if models, diagonals and weights do not fit together,
             or an option is none.
     """
-    check_models(models, party)
+    check_models(models)
+    if party is not None:
+        check_party(party, len(models))
     check_diagonals("fishers", fishers, models)
     for option, given, choices in (
         ("alignment", alignment, Alignment), ("aggregation", aggregation, Aggregation), ("order", order, Order),

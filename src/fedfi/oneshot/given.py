@@ -15,17 +15,17 @@ from fedfi.errors import InputError, counted, some, unknown
 from fedfi.numerics.finite import all_finite
 
 Trees = Sequence[Mapping[str, Tensor]]
+RNG = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+_LEFT_OUT: Any = object()
 
 
-def check_models(
-    models: Trees, party: Sequence[float] | None = None, *, start: Mapping[str, Tensor] | None = None
-) -> None:
+def check_models(models: Trees, party: Any = _LEFT_OUT, *, start: Any = _LEFT_OUT) -> None:
     """Checks that models have the same tensors, of numbers, and that weights are weights of theirs.
 
     Args:
         models: K models by name.
-        party: K weights, if any are given.
-        start: What the models began with; names of theirs, with their shapes.
+        party: K weights, if there are to be some.
+        start: What the models began with, if that is to be there; names of theirs, with their shapes.
 
     Raises:
         InputError: Naming the first model, tensor or weight that does not fit.
@@ -33,9 +33,9 @@ def check_models(
     _check_trees("models", models)
     _check_alike("models", models, "tensors")
     _check_types(models)
-    if start is not None:
+    if start is not _LEFT_OUT:
         check_beside("start", start, models[0])
-    if party is not None:
+    if party is not _LEFT_OUT:
         check_party(party, len(models))
 
 
@@ -51,7 +51,7 @@ def check_beside(what: str, tree: Mapping[str, Tensor], model: Mapping[str, Tens
     Raises:
         InputError: Naming the first tensor that does not fit.
     """
-    _check_trees(what, [tree])
+    _check_tree(what, tree)
     lacking = sorted(model.keys() - tree.keys()) if whole else []
     if lacking:
         raise InputError(f"{what} lacks {some(lacking)} of models[0]")
@@ -145,8 +145,13 @@ def check_statistics(what: str, statistics: Trees, models: Trees) -> None:
     _check_alike(what, statistics, "entries")
 
 
-def check_names(names: Sequence[str], model: Mapping[str, Tensor]) -> None:
+def check_names(names: Sequence[str], model: Mapping[str, Tensor], **others: Mapping[str, Tensor]) -> None:
     """Checks that all are tensors of a model, and that there are some.
+
+    Args:
+        names: The names.
+        model: The model.
+        others: Other trees that have to hold them, such as what a model began with.
 
     Raises:
         InputError: Naming the first that is none, and the nearest.
@@ -158,6 +163,9 @@ def check_names(names: Sequence[str], model: Mapping[str, Tensor]) -> None:
     for name in names:
         if name not in model:
             raise InputError(f"names: {unknown('tensor', name, model)}")
+        for other, tree in others.items():
+            if name not in tree:
+                raise InputError(f"{other} lacks {name!r}, which is one of names")
 
 
 def check_choice(option: str, given: object, choices: Any) -> None:
@@ -212,10 +220,14 @@ def _check_trees(what: str, trees: Trees) -> None:
     if not trees:
         raise InputError(f"{what} is empty: expected at least one")
     for position, tree in enumerate(trees):
-        if isinstance(tree, nn.Module):
-            raise InputError(f"{what}[{position}] is a module ({type(tree).__name__}); give its state_dict()")
-        if not isinstance(tree, Mapping):
-            raise InputError(f"{what}[{position}]: expected tensors by name, got {type(tree).__name__}")
+        _check_tree(f"{what}[{position}]", tree)
+
+
+def _check_tree(what: str, tree: object) -> None:
+    if isinstance(tree, nn.Module):
+        raise InputError(f"{what} is a module ({type(tree).__name__}); give its state_dict()")
+    if not isinstance(tree, Mapping):
+        raise InputError(f"{what}: expected tensors by name, got {type(tree).__name__}")
 
 
 def _check_alike(what: str, trees: Trees, parts: str) -> None:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedfi.arguments import expect
 from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.nonparametric import match_units
-from fedfi.oneshot.given import check_models, check_wiring
+from fedfi.oneshot.given import RNG, check_models, check_wiring
 from fedfi.oneshot.units import Orders, check_regular, rows
 from fedfi.oneshot.uploads import Upload, shares
 
@@ -74,6 +75,7 @@ def grow(
     """
     check_models([u.model for u in uploads])
     check_wiring(wiring, uploads[0].model)
+    expect("rng", rng, torch.Generator, RNG)
     check_regular(wiring, "cannot be made wider")
     models = [dict(u.model) for u in uploads]
     classes = _class_shares(wiring, uploads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedfi.arguments import described, expect, whole
 from fedfi.data.dataset import Dataset, Examples
-from fedfi.errors import InputError, counted
+from fedfi.errors import InputError, counted, unknown
 from fedfi.federation.algorithm import Algorithm
 from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.workbench import Workbench
@@ -19,6 +19,7 @@ from fedfi.models.norms import has_static_norms
 from fedfi.models.shapes import InputSpec, as_fed
 from fedfi.oneshot.method import Merging
 
+_KINDS = ("image", "tabular", "text")
 _TRIED = 2  # examples that a network is tried on
 
 
@@ -50,7 +51,10 @@ def check_networks(networks: object) -> Sequence[nn.Module]:
         InputError: Naming the first that is none.
     """
     if not isinstance(networks, Sequence) or isinstance(networks, nn.Module | str) or not networks:
-        raise InputError(f"networks: expected at least one network in a sequence, got {type(networks).__name__}")
+        listed = "; list(...) makes one of it" if isinstance(networks, Iterable) and networks else ""
+        raise InputError(
+            f"networks: expected at least one network in a sequence, got {type(networks).__name__}{listed}"
+        )
     for position, network in enumerate(networks):
         check_network(f"networks[{position}]", network)
     return networks
@@ -77,6 +81,9 @@ def check_inputs(inputs: object) -> None:
     if isinstance(inputs, Dataset | Examples):
         such += f"; here that is the {'spec' if isinstance(inputs, Dataset) else 'dataset.spec'} of what was given"
     expect("inputs", inputs, InputSpec, such)
+    assert isinstance(inputs, InputSpec)  # just checked
+    if inputs.kind not in _KINDS:
+        raise InputError(f"inputs: {unknown('kind of input', inputs.kind, _KINDS)}")
 
 
 def each(what: str, values: object, networks: int, expected: str) -> Sequence[Any]:

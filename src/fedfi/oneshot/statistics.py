@@ -191,7 +191,7 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
 
 
 def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, spec: InputSpec, source: str) -> None:
-    """Checks that a statistic is one of this network: names, shapes, finite numbers, and none below zero in diagonals.
+    """Checks that a statistic is one of this network: names, shapes, finite numbers, and no square below zero.
 
     Args:
         kind: One of `KINDS`.
@@ -224,5 +224,7 @@ def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, sp
             raise InputError(f"{source}[{name!r}] has shape {list(value.shape)}, expected {list(shapes[name])}")
         if value.is_floating_point() and not all_finite(value):
             raise InputError(f"{source}[{name!r}] holds values that are not finite")
-        if form != "matrices" and value.numel() and float(value.min()) < 0:
-            raise InputError(f"{source}[{name!r}] holds {float(value.min()):g}, expected at least 0")
+        squares = value.diagonal() if form == "matrices" else value
+        if squares.numel() and float(squares.min()) < 0:
+            where = "on its diagonal, " if form == "matrices" else ""
+            raise InputError(f"{source}[{name!r}] holds {float(squares.min()):g}, {where}expected at least 0")

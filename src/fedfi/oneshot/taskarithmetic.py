@@ -51,8 +51,7 @@ def added(
         InputError: If models, start, names and weights do not fit together.
     """
     check_models(models, party, start=start)
-    check_names(names, models[0])
-    check_names(names, start)
+    check_names(names, models[0], start=start)
     check_range("scale", scale)
     same = same_tensors(models[0])
     same |= {first: name for name, first in same.items() if name in names}
