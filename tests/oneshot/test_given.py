@@ -196,6 +196,13 @@ def test_channel_groups_of_another_network(name: str, wiring: Any, said: str) ->
         WIRED[name](wiring, NAMES)
 
 
+def test_class_counts_are_of_all_models_or_of_none() -> None:
+    counted = {"classes": {"counts": torch.tensor([3, 5])}}
+    uploads = [Upload("0", tree(0), tuple(NAMES), 1, counted), Upload("1", tree(1), tuple(NAMES))]
+    with pytest.raises(InputError, match="upload of '1' holds nothing, but 'classes' is needed"):
+        grow(WIRING, uploads, "forward", Process(), torch.Generator())
+
+
 @pytest.mark.parametrize("name", ["transported", "barycentre_fusion", "merge_many", "matched"])
 @pytest.mark.parametrize(
     ("names", "said"), [([], "names is empty, expected the names of"), (["2.bias"], "units of '0.weight'.* cannot be")]

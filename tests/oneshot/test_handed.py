@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.oneshot import cases
 from tests.oneshot.test_networks import FAST, METHODS, SPEC, Own, data
 from torch import nn
 
 import fedfi
 from fedfi import registry
 from fedfi.errors import InputError
+from fedfi.oneshot.sound import check_merged
+from fedfi.oneshot.uploads import Merged
 
 
 class Normed(nn.Module):
@@ -220,6 +224,50 @@ def test_numbers_of_a_norm_that_are_none(name: str) -> None:
         broken.norm.running_mean[0] = torch.nan  # type: ignore[index]
     with pytest.raises(InputError, match=r"networks\[1\]: 'norm.running_mean' holds 1 of 4 values that are not finite"):
         merge(registry.algorithm(name)(**FAST.get(name, {})), [Normed(), broken])
+
+
+class Masked(Own):
+    """A network with a buffer that holds minus infinities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("mask", [0.0, -torch.inf], None),
+        ("networks.0.mask", [0.0, -torch.inf], None),
+        ("mask", [-torch.inf, -torch.inf], "'mask'"),
+        ("mask", [torch.nan, -torch.inf], "'mask'"),
+        ("last.bias", [0.0, 0.0, torch.inf], "'last.bias'"),
+        ("networks.1.last.bias", [0.0, 0.0, torch.nan], "'networks.1.last.bias'"),
+    ],
+)
+def test_a_merge_comes_to_numbers_where_parties_have_some(name: str, value: list[float], said: str | None) -> None:
+    upload = cases.uploads([Masked()])[0]
+    deployed = {name: torch.tensor(value)} if name.startswith("networks.") else None
+    merged = Merged(dict(upload.model) if deployed else {**upload.model, name: torch.tensor(value)}, deployed=deployed)
+    if said is None:
+        check_merged(merged, [upload])
+    else:
+        with pytest.raises(InputError, match=f"the merge came to values of {said} that are not finite"):
+            check_merged(merged, [upload])
+
+
+@pytest.mark.parametrize("name", ["resnet18, batch norm", "transformer"])
+def test_images_and_texts_are_tried(name: str) -> None:
+    networks, inputs = [cases.network(name, seed) for seed in range(2)], cases.spec_of(name)
+    assert merge(fedfi.Average(), networks, inputs=inputs, validation=cases.server(inputs, Own, 4).examples)
+    with pytest.raises(InputError, match=r"expected logits \[2, 7\]"):
+        merge(fedfi.Average(), networks, inputs=dataclasses.replace(inputs, classes=7))
+
+
+def test_static_norms_are_tried() -> None:
+    networks = [fedfi.build("resnet18", cases.SMALL, width=0.1, norm="static") for _ in range(2)]
+    assert fedfi.measure(fedfi.FedFiOT(), networks[0], cases.server(cases.SMALL, Own, 4).examples)  # type: ignore[arg-type]
+    assert merge(fedfi.Average(), networks, inputs=cases.SMALL)
 
 
 def test_missing_values_are_not_fed() -> None:
