@@ -63,6 +63,8 @@ def merge(method: Any, networks: Any = None, **options: Any) -> fedfi.MergedNetw
             "inputs: unknown kind of input 'table'; did you",
         ),  # type: ignore[arg-type]
         (fedfi.Average(), {"networks": nn.ModuleList([Own()])}, r"got ModuleList; list\(...\) makes one of it"),
+        (fedfi.Average(), {"networks": iter([Own()])}, r"got list_iterator; list\(...\) makes one of it"),
+        (fedfi.Average(), {"networks": nn.Sequential(Own())}, "at least one network in a sequence, got Sequential$"),
         (fedfi.Average(), {"inputs": data()}, "inputs is a Dataset, .*here that is the spec of what was given"),
         (fedfi.Average(), {"inputs": data().examples()}, "inputs is an Examples, .*here that is the dataset.spec"),
         (fedfi.TIES(), {"start": Own().state_dict()}, r"start: expected a torch.nn.Module, .*its load_state_dict\("),

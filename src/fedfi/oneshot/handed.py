@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def check_networks(networks: object) -> Sequence[nn.Module]:
         InputError: Naming the first that is none.
     """
     if not isinstance(networks, Sequence) or isinstance(networks, nn.Module | str) or not networks:
-        listed = "; list(...) makes one of it" if isinstance(networks, Iterable) and networks else ""
+        listed = "; list(...) makes one of it" if isinstance(networks, nn.ModuleList | Iterator) else ""
         raise InputError(
             f"networks: expected at least one network in a sequence, got {type(networks).__name__}{listed}"
         )
@@ -230,6 +230,7 @@ def check_same(benches: Sequence[Workbench], outputs: Sequence[Tensor], inputs: 
         if not torch.allclose(own, there, rtol=1e-3, atol=1e-3 * float(there.abs().max().nan_to_num()), equal_nan=True):
             raise InputError(
                 f"networks[0] with the values of networks[{position}] computes something else than that one; expected"
-                " networks of one architecture, which differ in their values alone"
+                " networks of one architecture, which differ in their values alone, not in activations, options, or"
+                " buffers that a state dict does not hold"
             )
     first.load(before)
