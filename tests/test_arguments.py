@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from fedfi.arguments import ArgumentError, Named, as_call, described, expect, named
+from fedfi.arguments import ArgumentError, Named, as_call, described, expect, named, whole
 from fedfi.errors import InputError
 
 
@@ -67,3 +68,20 @@ def test_words_for_objects() -> None:
     expect("count", 3, int, "a whole number")
     with pytest.raises(InputError, match=r"^count is True, expected a whole number$"):
         expect("count", True, int, "a whole number")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (True, "n is True, expected a whole number of at least 1"),
+        ("2", "n is '2', expected a whole number of at least 1"),
+        (2.6, "n is 2.6, expected a whole number of at least 1 (nearest valid: 3)"),
+        (np.int64(0), "n is 0, expected a whole number of at least 1 (nearest valid: 1)"),
+        (10**400, f"n is an int, expected a whole number of at least 1 (nearest valid: {2**63 - 1})"),
+    ],
+)
+def test_whole_numbers_of_any_kind(value, said):
+    assert whole("n", np.int64(3), 1) == whole("n", 3, 1) == 3
+    with pytest.raises(InputError) as error:
+        whole("n", value, 1)
+    assert str(error.value) == said

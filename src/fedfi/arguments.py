@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Number
 from typing import Any, ParamSpec, TypeVar
 
 from fedfi.errors import InputError
@@ -65,11 +67,36 @@ def expect(what: str, value: object, kind: type[Any] | tuple[type[Any], ...], ex
         raise InputError(f"{what} is {described(value)}, expected {expected}")
 
 
+def whole(what: str, value: object, least: int, expected: str = "") -> int:
+    """A whole number, of Python's or of numpy's kind.
+
+    Args:
+        what: What it is called, such as ``"seed"``.
+        value: What was given.
+        least: The least that is allowed; the most is that of 64 bits.
+        expected: What it is a number of, such as ``"a number of examples"``.
+
+    Raises:
+        InputError: Naming all of them, and the nearest valid number.
+    """
+    given = value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+    what = f"{what} is {described(given)}, expected {expected or 'a whole number'} of at least {least}"
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)
+        if least <= number < 2**63:
+            return number
+        raise InputError(f"{what} (nearest valid: {max(least, min(number, 2**63 - 1))})")
+    if isinstance(value, float) and math.isfinite(value):
+        what += f" (nearest valid: {max(least, round(value))})"
+    raise InputError(what)
+
+
 def described(value: object) -> str:
     """What an object is, in a few words: ``None``, ``3``, ``'text'``, ``the class Net``, ``a tuple``."""
     if value is None or isinstance(value, bool | int | float | str):
         text = repr(value)
-        return text if len(text) <= 40 else f"a {type(value).__name__}"
+        if len(text) <= 40:
+            return text
     name = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     if isinstance(value, type):
         return name

@@ -21,7 +21,7 @@ SPEC = fedfi.InputSpec("tabular", (6,), 3)
 PAGE = (Path(__file__).parents[2] / "docs/oneshot.md").read_text()
 FAST: dict[str, dict[str, Any]] = {
     "dense": {"stages": 1, "generator_steps": 2, "steps": 2, "batch": 4},
-    "fedbens": {"models": 2, "steps": 5, "check_every": 5},
+    "fedbens": {"steps": 5, "check_every": 5},
     "fedfisher": {"steps": 5},
 }
 METHODS = [n for n in registry.entries() if issubclass(registry.algorithm(n), Merging)]
@@ -49,8 +49,9 @@ def merged(name: str, networks: list[nn.Module], **options: Any) -> fedfi.Merged
     method = registry.algorithm(name)(**FAST.get(name, {}))
     statistics = [fedfi.measure(method, n, data(i)) for i, n in enumerate(networks)]
     parties = ["a", "a", "b", "b"] if name == "fedbens" else None
+    start = Own(seed=9) if method.takes_base else None
     return fedfi.merge(
-        method, networks, inputs=SPEC, statistics=statistics, start=Own(seed=9), validation=data(7), parties=parties,
+        method, networks, inputs=SPEC, statistics=statistics, start=start, validation=data(7), parties=parties,
         **options,
     )  # fmt: skip
 
@@ -131,15 +132,17 @@ def test_the_page_lists_every_method_and_functions_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if registry.algorithm(n)().measures()])
-@pytest.mark.parametrize("spoil", ["lacks", "shape", "nan"])
+@pytest.mark.parametrize("spoil", ["lacks", "shape", "nan", "negative"])
 def test_statistics_of_something_else_are_named(name: str, spoil: str) -> None:
     method = registry.algorithm(name)(**FAST.get(name, {}))
     statistics = [fedfi.measure(method, Own(), data()) for _ in range(2)]
     (kind, found), *_ = statistics[1].items()
     first = min(found)
-    said = {"lacks": "lacks", "shape": "has shape", "nan": "not finite"}[spoil]
+    said = {"lacks": "lacks", "shape": "has shape", "nan": "not finite", "negative": "expected at least 0"}[spoil]
     if spoil == "lacks":
         del found[first]
+    elif spoil == "negative":
+        found[first] = -found[first]
     else:
         found[first] = found[first][:-1] if spoil == "shape" else torch.full(found[first].shape, torch.nan)
     with pytest.raises(InputError, match=rf"statistics\[1\]\['{kind}'\].*{said}"):
@@ -157,7 +160,7 @@ def test_a_network_of_no_numbers_is_not_measured() -> None:
     broken = Own()
     with torch.no_grad():
         broken.last.bias[0] = torch.nan
-    with pytest.raises(InputError, match=r"network: 'last.bias' holds values"):
+    with pytest.raises(InputError, match=r"network: 'last.bias' holds 1 of 3 values"):
         fedfi.measure(fedfi.FedFiOT(), broken, data())
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedfi.arguments import expect, whole
 from fedfi.errors import InputError
 
 Width = Annotated[float, Field(gt=0, description="multiplies the numbers of channels and hidden units")]
@@ -28,6 +29,9 @@ class InputSpec:
         classes: Number of classes; of items for ratings.
         vocabulary: Number of token ids, for text.
         padding: The id that pads short texts, for text.
+
+    Raises:
+        InputError: If a size or a number is no whole number.
     """
 
     kind: Literal["image", "tabular", "text", "ratings"]
@@ -35,6 +39,15 @@ class InputSpec:
     classes: int
     vocabulary: int | None = None
     padding: int | None = None
+
+    def __post_init__(self) -> None:
+        such = "such as (3, 32, 32) or (6,)"
+        expect("InputSpec: shape", self.shape, (tuple, list), f"the sizes of one example, {such}")
+        shape = tuple(whole(f"InputSpec: shape[{i}]", size, 0, "a size") for i, size in enumerate(self.shape))
+        object.__setattr__(self, "shape", shape)
+        for name in ("classes", "vocabulary", "padding"):
+            if name == "classes" or getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(f"InputSpec: {name}", getattr(self, name), 0))
 
     def example(self, batch: int = 2) -> Tensor:
         """Inputs `[batch, *shape]` of this kind, always the same: normal numbers, or token ids in ``[0, vocabulary)``.
@@ -45,6 +58,12 @@ class InputSpec:
         if self.kind == "text":
             return torch.randint(self.vocabulary or 2, (batch, *self.shape), generator=rng)
         return torch.randn(batch, *self.shape, generator=rng)
+
+
+def as_fed(example: Tensor, module: nn.Module) -> Tensor:
+    """An example in a network's type of number; of token ids, the example itself."""
+    kinds = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return example.to(next(kinds, example.dtype)) if example.is_floating_point() else example
 
 
 def image_shape(spec: InputSpec, model: str) -> tuple[int, int, int]:

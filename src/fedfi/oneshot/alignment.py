@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fedfi.channels import Group, Member, Wiring
-from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import PreparedCosts, assign, barycentre, objective, weighted_mean
 from fedfi.oneshot.units import Orders, identity, producers, reorder, retied, rows, untied
@@ -72,8 +71,6 @@ def by_layers(
     objectives, unaligned = {}, {}
     for group in wiring.groups:
         members = producers(wiring, group, done, masses[0])
-        if not members:
-            raise InputError(f"nothing that makes the units of {group.name!r} is weighted, so they cannot be aligned")
         start = copies[reference] if isinstance(reference, int) else untied(wiring, reference)
         values, by = [rows(model, members) for model in copies], [rows(weight, members) for weight in masses]
         unaligned[group.name] = objective(weighted_mean(values, by), values, by)

@@ -38,6 +38,10 @@ class Ensemble(OneShot):
         *(Acts(option, "options", given={"distil": ("server", "generated")}) for option in ("weights", "reestimate")),
     )
 
+    def deploys_another(self) -> bool:
+        """All models."""
+        return True
+
     def needs(self) -> tuple[str, ...]:
         """Nothing but models."""
         return ()

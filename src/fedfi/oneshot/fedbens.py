@@ -85,10 +85,19 @@ class FedBEns(Merging[FedBEnsState]):
 
     acting: ClassVar[Sequence[Acts]] = (
         *Merging.acting,
-        Acts("models", "rounds", instead="each model is an upload of its own, with the same --party"),
+        Acts(
+            "models",
+            "rounds",
+            instead="each model is an upload of its own, with the same --party",
+            at_hand="each model is a network of its own, with the same name in parties=",
+        ),
         Acts("check_every", "examples"),
         Acts("weights", "options", given={"distil": ("server", "generated")}),
     )
+
+    def deploys_another(self) -> bool:
+        """All modes."""
+        return True
 
     def needs(self) -> tuple[str, ...]:
         """What the curvature is made of."""

@@ -51,7 +51,15 @@ from fedfi.federation.algorithm import CONFIG, Metrics
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.acting import Acts
 from fedfi.oneshot.alignment import Aligned, by_blocks, by_layers, full_objective
-from fedfi.oneshot.given import check_choice, check_diagonals, check_models, check_range
+from fedfi.oneshot.given import (
+    check_beside,
+    check_choice,
+    check_diagonals,
+    check_models,
+    check_party,
+    check_range,
+    check_wiring,
+)
 from fedfi.oneshot.means import elementwise
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
@@ -106,7 +114,7 @@ def fuse(
         fishers: K diagonals of the Fisher information, of the parameters.
         wiring: The channel groups of the network.
         party: Shares p_k of the models in f; None: 1 each, and equal shares for what has no Fisher information.
-        rho: Exponent of the Fisher information.
+        rho: Exponent of the Fisher information, above 0 and at most 1.
         damping: lambda, positive.
         reference: The position of the model that alternation starts from, or another model.
         iterations: S.
@@ -118,17 +126,22 @@ def fuse(
         InputError: If a model has two values for one tied tensor; if models, diagonals and weights do not fit together,
             or an option is none.
     """
-    check_models(models, party)
+    check_models(models)
+    if party is not None:
+        check_party(party, len(models))
     check_diagonals("fishers", fishers, models)
     for option, given, choices in (
         ("alignment", alignment, Alignment), ("aggregation", aggregation, Aggregation), ("order", order, Order),
     ):  # fmt: skip
         check_choice(option, given, choices)
-    check_range("rho", rho, 0.0, 1.0)
+    check_wiring(wiring, models[0])
+    check_range("rho", rho, 0.0, 1.0, open_below=True)
     check_range("damping", damping, 0.0, open_below=True)
-    check_range("iterations", iterations, 1)
-    if isinstance(reference, int):
-        check_range("reference", reference, 0, len(models) - 1)
+    check_range("iterations", iterations, 1, whole=True)
+    if isinstance(reference, Mapping):
+        check_beside("reference", reference, models[0], whole=True)
+    else:
+        check_range("reference", reference, 0, len(models) - 1, whole=True)
     names, models = models[0], [untied(wiring, m) for m in models]
     fishers = [untied(wiring, f) for f in fishers]
     factors = [1.0] * len(models) if party is None else list(party)
@@ -199,7 +212,13 @@ class FedFiOT(OneShot):
     needs_channels: ClassVar[bool] = True
     acting: ClassVar[Sequence[Acts]] = (
         *OneShot.acting,
-        Acts("reference", "rounds", values=("tuned",), instead='reference = "broadcast" with --base FILE does'),
+        Acts(
+            "reference",
+            "rounds",
+            values=("tuned",),
+            instead='reference = "broadcast" with --base FILE does',
+            at_hand='reference="broadcast" with start= does',
+        ),
         Acts("reference", "base", values=("broadcast",)),
         *(Acts(option, "examples") for option in ("rho", "damping")),
         *(Acts(option, "options", given=_WEIGHS) for option in ("rho", "damping")),

@@ -36,8 +36,8 @@ from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.oneshot.acting import Acts
-from fedfi.oneshot.given import check_choice, check_diagonals, check_models, check_statistics
-from fedfi.oneshot.matrices import factors_by_layer, matrix_of, split
+from fedfi.oneshot.given import check_choice, check_diagonals, check_models
+from fedfi.oneshot.matrices import check_factors, factors_by_layer, matrix_of, split
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.uploads import Merged, Upload, shares
@@ -73,7 +73,7 @@ def quadratic_slope(
             return {n: torch.stack([p * f[n] * (w[n] - m[n]) for m, f, p in triples]).sum(0) for n in curvatures[0]}
 
         return diagonal
-    check_statistics("curvatures", curvatures, models)
+    check_factors("curvatures", curvatures, models)
     factors = [factors_by_layer(c) for c in curvatures]
 
     def kronecker(w: Mapping[str, Tensor]) -> Tree:

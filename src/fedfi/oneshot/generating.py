@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.federation.packet import Tree
 from fedfi.federation.rng import keyed_global_rng
+from fedfi.models.shapes import as_fed
 from fedfi.oneshot.distilling import Teacher, distil, divergence, tree_of
 from fedfi.oneshot.generators import generator_for
 from fedfi.oneshot.server import Server
@@ -58,8 +59,9 @@ def distil_on_generated(
     judged = server.examples is not None
     best, at, top = start, 0, server.score(start) if judged else 0.0
     with keyed_global_rng(int(torch.randint(2**31, (), generator=rng)), "dense"):
-        generator = generator_for(server.task.data.spec, recipe.noise).to(server.task.device)
         student = copy.deepcopy(server.loaded(start))
+        generator = generator_for(server.task.data.spec, recipe.noise)
+        generator = generator.to(server.task.device, as_fed(torch.zeros(1), student).dtype)
         adam = torch.optim.Adam(generator.parameters(), recipe.generator_rate)
         sgd = torch.optim.SGD(student.parameters(), recipe.learning_rate, momentum=0.9)
         pool: list[Tensor] = []
@@ -87,7 +89,7 @@ def _generate(
 ) -> Tensor:
     """Trains the generator on one batch of noise and returns the best inputs `[batch, ...]` it made of it."""
     spec, device = server.task.data.spec, server.task.device
-    noise = torch.randn(recipe.batch, recipe.noise, generator=rng).to(device)
+    noise = as_fed(torch.randn(recipe.batch, recipe.noise, generator=rng).to(device), generator)
     labels = torch.randint(spec.classes, (recipe.batch,), generator=rng).to(device)
     generator.train()
     student.eval()

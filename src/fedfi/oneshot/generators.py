@@ -22,11 +22,18 @@ def generator_for(spec: InputSpec, noise: int, width: int = 64) -> nn.Module:
     Raises:
         InputError: For text, which no such network makes.
     """
-    if spec.kind == "image":
-        return _Images(spec, noise, width)
-    if spec.kind == "tabular":
-        return _Rows(spec, noise, width)
-    raise InputError(f"a generator makes images or rows of a table, not {spec.kind} of shape {spec.shape}")
+    check_made(spec)
+    return (_Images if spec.kind == "image" else _Rows)(spec, noise, width)
+
+
+def check_made(spec: InputSpec) -> None:
+    """Checks that there is a generator for such inputs.
+
+    Raises:
+        InputError: For text, which none makes.
+    """
+    if spec.kind not in ("image", "tabular"):
+        raise InputError(f"a generator makes images or rows of a table, not {spec.kind} of shape {spec.shape}")
 
 
 class _Images(nn.Module):

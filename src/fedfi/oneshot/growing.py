@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedfi.arguments import expect
 from fedfi.channels import Group, Member, Wiring
 from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.nonparametric import match_units
+from fedfi.oneshot.given import RNG, check_models, check_wiring
 from fedfi.oneshot.units import Orders, check_regular, rows
 from fedfi.oneshot.uploads import Upload, shares
 
@@ -62,14 +64,18 @@ def grow(
 
     Args:
         wiring: The channel groups; every tensor of a group holds nothing but its units, in order.
-        uploads: K models; with the statistic `classes`, the last layer's rows are weighted by who has the class.
+        uploads: K models; with the statistic `classes` of all, the last layer's rows are weighted by who has the class.
         direction: Order of the groups: FedMA's, from the input, or PFNM's, from the output.
         process: The parameters.
         rng: Draws orders of clients.
 
     Raises:
-        InputError: If a layer cannot be widened, naming it.
+        InputError: If models and channel groups do not fit together; if a layer cannot be widened, naming it; or if
+            some uploads lack the statistic that others hold.
     """
+    check_models([u.model for u in uploads])
+    check_wiring(wiring, uploads[0].model)
+    expect("rng", rng, torch.Generator, RNG)
     check_regular(wiring, "cannot be made wider")
     models = [dict(u.model) for u in uploads]
     classes = _class_shares(wiring, uploads)
@@ -179,7 +185,7 @@ def _belonging(group: Group, wiring: Wiring, direction: Direction) -> list[Membe
 
 def _class_shares(wiring: Wiring, uploads: Sequence[Upload]) -> list[Tree]:
     """For each client its share of every class's examples, in the shape of rows of the last layer's tensors."""
-    if not all("classes" in u.statistics for u in uploads):
+    if not any("classes" in u.statistics for u in uploads):
         return [{} for _ in uploads]
     counts = torch.stack([u.measured("classes")["counts"].double() for u in uploads])
     fractions = (counts + 1e-3) / (counts + 1e-3).sum(0)

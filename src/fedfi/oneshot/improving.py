@@ -7,9 +7,10 @@
 | `rescale` | gives the merged model's units the spread that they have in the clients' | `rescaling` |
 | `distil` | teaches the merged model what the ensemble says, on the server's inputs or generated ones | `distilling` |
 
-They happen in this order. The ensemble is that of mean probabilities, of models whose logits are corrected, if they
-are. `rescale` and `tune_weights` are about one network of the clients' widths; for a method that deploys something else
-(an ensemble, a grown network) they are refused, unless `distil` follows, whose student is such a network.
+They happen in this order, and what each of them needs is looked at before the merge. The ensemble is that of mean
+probabilities, of models whose logits are corrected, if they are. `rescale` and `tune_weights` are about one network of
+the clients' widths; for a method that deploys something else (an ensemble, a grown network) they are refused, unless
+`distil` follows, whose student is such a network.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from fedfi.errors import InputError
 from fedfi.federation.algorithm import Metrics
 from fedfi.oneshot.distilling import distil_on_server, mean_probabilities
 from fedfi.oneshot.generating import Stages, distil_on_generated
-from fedfi.oneshot.priors import corrected
+from fedfi.oneshot.generators import check_made
+from fedfi.oneshot.priors import check_head, corrected
 from fedfi.oneshot.rescaling import rescaled
 from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Merged, Upload, Weights, masses, shares
@@ -47,6 +49,34 @@ class Improvements:
     distil_steps: int = 300
     distil_rate: float = 0.01
     distil_temperature: float = 1.0
+
+
+def check_improvements(options: Improvements, server: Server, *, another: bool) -> None:
+    """Checks what the options need, before anything is merged.
+
+    Args:
+        options: What to do.
+        server: The network and the server's examples.
+        another: Whether the method deploys anything but one network of the clients' widths.
+
+    Raises:
+        InputError: If an option needs the server's examples and there are none, does not fit the method, or does not
+            fit the network.
+    """
+    for option, needs in (("tune_weights", "judges on"), ("rescale", "measures units on")):
+        if getattr(options, option):
+            if server.examples is None:
+                raise server.without_examples(f"{option} {needs}")
+            if another and options.distil == "no":
+                raise _of_another(option)
+    if options.distil == "server" and server.examples is None:
+        raise server.without_examples("distil = 'server' needs")
+    if options.distil == "generated":
+        check_made(server.task.data.spec)
+    if options.class_prior:
+        check_head(server)
+    if options.rescale:
+        _ = server.wiring  # found once, where it can be
 
 
 def improved(
@@ -98,8 +128,6 @@ def _tuned(
     rng: torch.Generator,
 ) -> tuple[list[Upload], Merged]:
     """Doubles or halves one client's weight at a time where the merge then scores better."""
-    if server.examples is None:
-        raise server.without_examples("tune_weights judges on")
     seed = int(torch.randint(2**31, (), generator=rng))  # all tries draw the same
     tries = 0
 
@@ -162,7 +190,11 @@ def _distilled(
 
 def _check_one(merged: Merged, option: str, options: Improvements) -> None:
     if merged.deployed is not None and options.distil == "no":
-        raise InputError(
-            f"{option} is about one network of the clients' widths, but this method deploys another"
-            " (nearest valid: grow = false where there is such an option, or distil as well)"
-        )
+        raise _of_another(option)
+
+
+def _of_another(option: str) -> InputError:
+    return InputError(
+        f"{option} is about one network of the clients' widths, but this method deploys another"
+        " (nearest valid: grow = false where there is such an option, or distil as well)"
+    )

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedfi.errors import InputError
 from fedfi.federation.packet import Tree
 from fedfi.numerics.kfac import Factors
+from fedfi.oneshot.given import check_statistics
+
+_SIDES = ("inputs", "outputs")
+
+
+def check_factors(
+    what: str, statistics: Sequence[Mapping[str, Tensor]], models: Sequence[Mapping[str, Tensor]]
+) -> None:
+    """Checks that trees are the statistic `kfac` of models: two factors a layer, of its sides.
+
+    Args:
+        what: The argument, for errors.
+        statistics: K trees.
+        models: The K models.
+
+    Raises:
+        InputError: Naming the first entry that is no factor, or has another shape.
+    """
+    check_statistics(what, statistics, models)
+    first, model = statistics[0], models[0]
+    for name in first:
+        layer, _, side = name.rpartition("/")
+        if side not in _SIDES:
+            raise InputError(
+                f"{what}[0][{name!r}] is no Kronecker factor, which are named LAYER/inputs and LAYER/outputs"
+                " (fedfi.measure gives them; kind='diagonal' takes one number a parameter)"
+            )
+        if lacking := [f"{layer}/{other}" for other in _SIDES if f"{layer}/{other}" not in first]:
+            raise InputError(f"{what}[0] lacks {lacking[0]!r}, but holds {name!r}")
+        if (f"{layer}.weight" if layer else "weight") not in model:
+            raise InputError(f"{what}[0][{name!r}]: the models have no layer {layer!r}")
+        size = matrix_of(model, layer).shape[1 - _SIDES.index(side)]
+        if list(first[name].shape) != [size, size]:
+            raise InputError(f"{what}[0][{name!r}] has shape {list(first[name].shape)}, expected {[size, size]}")
 
 
 def factors_by_layer(statistic: Mapping[str, Tensor]) -> dict[str, Factors]:

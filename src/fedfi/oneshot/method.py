@@ -25,16 +25,29 @@ from fedfi.federation.task import Task
 from fedfi.federation.training import Trained, train_locally
 from fedfi.federation.warming import OPTIMIZERS
 from fedfi.federation.workbench import Workbench, fresh_workbench
-from fedfi.numerics.finite import all_finite
 from fedfi.oneshot.acting import EVERYWHERE, Acts
-from fedfi.oneshot.improving import Distil, Improvements, improved
+from fedfi.oneshot.improving import Distil, Improvements, check_improvements, improved
 from fedfi.oneshot.server import Server
+from fedfi.oneshot.sound import check_merged
 from fedfi.oneshot.statistics import measure
 from fedfi.oneshot.units import matched
-from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike
+from fedfi.oneshot.uploads import Merged, Upload, Weights, check_alike, check_measured
 from fedfi.oneshot.wire import Bits, Form
 
 State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Cures:
+    """How whoever merges gives what is missing, for errors.
+
+    Attributes:
+        start: The model that the parties started from.
+        statistics: What the parties measured; empty where uploads hold it anyhow.
+    """
+
+    start: str = "initialization = 'shared'; on files, --base FILE"
+    statistics: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +59,14 @@ class Context:
         before: The model that the parties started from; None where they did not start from one.
         round: The round, from 0.
         rng: Source of all draws of the merge.
+        cures: How what is missing is given.
     """
 
     server: Server
     before: Tree | None
     round: int
     rng: torch.Generator
+    cures: Cures = Cures()
 
 
 @dataclass(frozen=True)
@@ -122,6 +137,10 @@ class Merging(Algorithm[State], ABC):
         """What torch's optimizers need, where the merged model is taught."""
         return () if self.distil == "no" else (OPTIMIZERS,)
 
+    def deploys_another(self) -> bool:
+        """Whether what is deployed is not one network of the clients' widths: several, or a wider one."""
+        return False
+
     @abstractmethod
     def needs(self) -> tuple[str, ...]:
         """What clients measure: names of `statistics.KINDS`."""
@@ -147,6 +166,7 @@ class Merging(Algorithm[State], ABC):
             self.class_prior or self.tune_weights or self.rescale or self.distil != "no"
         ):
             raise InputError("class_prior, tune_weights, rescale and distil need models of one width")
+        check_measured(uploads, self.measures(), context.cures.statistics)
 
         def settle(found: Merged) -> Merged:
             if not self.reestimate or found.deployed is not None:
@@ -162,12 +182,10 @@ class Merging(Algorithm[State], ABC):
             distil_rate=self.distil_rate,
             distil_temperature=self.distil_temperature,
         )
+        check_improvements(options, context.server, another=self.deploys_another())
         merge = lambda given, rng: self.merge(given, replace(context, rng=rng))  # noqa: E731
         found = improved(uploads, merge, settle, context.server, self.weights, options, context.rng)
-        for name, value in {**found.model, **(found.deployed or {})}.items():
-            known = name in uploads[0].trained or name not in uploads[0].model
-            if known and value.is_floating_point() and not all_finite(value):
-                raise InputError(f"the merge came to values of {name!r} that are not finite; nothing was kept of it")
+        check_merged(found, uploads)
         return found
 
 
@@ -296,4 +314,4 @@ def _measured(client: Client, kind: str, limit: int | None, seed: str) -> Tree:
     return found
 
 
-__all__ = ["Context", "Freezes", "Merging", "OneShot", "OneShotState", "measured", "random_model", "start"]
+__all__ = ["Context", "Cures", "Freezes", "Merging", "OneShot", "OneShotState", "measured", "random_model", "start"]

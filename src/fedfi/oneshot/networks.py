@@ -7,27 +7,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
+from fedfi.arguments import named, whole
 from fedfi.channels import discover
 from fedfi.data.dataset import Dataset, Examples
-from fedfi.errors import InputError, counted
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import DeploysNetwork, Metrics
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.rng import keyed_generator
 from fedfi.federation.workbench import Benches, Workbench
 from fedfi.models.shapes import InputSpec
-from fedfi.numerics.finite import all_finite
-from fedfi.oneshot.method import Context, Merging
+from fedfi.oneshot.acting import NETWORKS, chosen, unheeded_base, without_effect
+from fedfi.oneshot.handed import (
+    check_inputs,
+    check_method,
+    check_network,
+    check_networks,
+    check_same,
+    examples_of,
+    measured_of,
+    names_of,
+    numbers_of,
+    tried,
+)
+from fedfi.oneshot.method import Context, Cures, Merging
 from fedfi.oneshot.server import Server, task_of
 from fedfi.oneshot.sound import check_values, load_weights
 from fedfi.oneshot.statistics import check_statistic
 from fedfi.oneshot.statistics import measure as compute
-from fedfi.oneshot.uploads import Upload, largest
+from fedfi.oneshot.uploads import Upload, check_alike, largest
 
 Statistics = Mapping[str, Tree]
 """What was measured on one network: by kind, then by name."""
+_CURES = Cures(
+    start="start= of fedfi.merge",
+    statistics="give statistics=[fedfi.measure(method, network, examples), ...], one of each network",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +64,7 @@ class MergedNetwork:
     metrics: Metrics
 
 
+@named
 def measure(
     method: Merging[Any], network: nn.Module, examples: Dataset | Examples, *, seed: int = 0
 ) -> dict[str, Tree]:
@@ -61,15 +80,20 @@ def measure(
         The statistics by kind (`fisher`, `exact`, `gram`, `kfac`, `classes`, ...); none for methods that need none.
 
     Raises:
-        InputError: If there are no examples, or a statistic cannot be measured on this network.
+        InputError: If there are no examples, the network does not make one number a class of them, or a statistic
+            cannot be measured on it.
     """
-    view = _examples("examples", examples)
+    check_method(method)
+    check_network("network", network)
+    whole("seed", seed, 0)
+    view = examples_of("examples", examples)
     task = task_of(lambda: copy.deepcopy(network), view.dataset.spec)
     module = copy.deepcopy(network)
     if method.measures():
         take_statistics(task, module, view)
     bench = Workbench(module)
-    _check_finite(bench, "network")
+    check_values(bench, module.state_dict(), "network", strict=True)
+    tried(bench, "network", view.dataset.spec, view)
     rng = keyed_generator(seed, "measure")
     found = compute(method.measures(), bench.module, view, task.loss, limit=method.measure_on, rng=rng)
     for kind, statistic in found.items():
@@ -77,6 +101,7 @@ def measure(
     return found
 
 
+@named
 def merge(
     method: Merging[Any],
     networks: Sequence[nn.Module],
@@ -94,7 +119,7 @@ def merge(
     Args:
         method: The method with its options, such as ``fedfi.FedFiOT()``.
         networks: K networks of one architecture; they are left as they are.
-        inputs: What they are fed.
+        inputs: What they are fed, and how many classes they tell apart.
         statistics: For each network what `measure` returned, for methods that need it.
         examples: How many examples each was trained on; by default 1 each.
         parties: Whose they are, for reports; FedBEns takes several of one party.
@@ -103,75 +128,79 @@ def merge(
         seed: Of the method's draws.
 
     Raises:
-        InputError: If networks, statistics and numbers do not fit together, or the method needs what was not given.
+        InputError: If something is of a wrong kind; if networks, what they are fed, statistics and numbers do not fit
+            together; if the method needs what was not given, or was given what has no effect here.
     """
-    _check_counts(networks, statistics=statistics, examples=examples, parties=parties)
-    benches = [Workbench(copy.deepcopy(network)) for network in networks]
-    uploads = []
-    for position, bench in enumerate(benches):
-        _check_finite(bench, f"networks[{position}]")
-        measured = {} if statistics is None else statistics[position]
-        for kind, found in measured.items():
-            check_statistic(kind, found, bench, inputs, f"statistics[{position}]")
-        party = f"network {position}" if parties is None else parties[position]
-        count = 1 if examples is None else examples[position]
-        uploads.append(Upload(party, _tree(bench), tuple(bench.layout.names), count, measured))
-    lead = largest(uploads)
-    shapes = {n: t.shape for n, t in uploads[lead].model.items()}
-    if method.takes_widths:
-        for position, upload in enumerate(uploads):
-            if {n: t.shape for n, t in upload.model.items()} != shapes:
-                wiring = discover(benches[position].module.eval(), inputs.example())
-                uploads[position] = replace(upload, wiring=wiring)
-    view = None if validation is None else _examples("validation", validation)
+    check_method(method)
+    count = len(check_networks(networks))
+    check_inputs(inputs)
+    numbers, names, measured = numbers_of(examples, count), names_of(parties, count), measured_of(statistics, count)
+    whole("seed", seed, 0)
+    view = None if validation is None else examples_of("validation", validation)
     if view is not None and view.dataset.spec != inputs:
         raise InputError(f"validation has examples of {view.dataset.spec}, but the networks are fed {inputs}")
+    benches = _benches(networks, inputs, view)
+    uploads = []
+    for position, bench in enumerate(benches):
+        for kind, found in measured[position].items():
+            check_statistic(kind, found, bench, inputs, f"statistics[{position}]")
+        trained = tuple(bench.layout.names)
+        uploads.append(Upload(names[position], _tree(bench), trained, numbers[position], measured[position]))
+    lead = largest(uploads)
+    if method.takes_widths:
+        uploads = _with_wirings(uploads, benches, lead, inputs)
     before = None if start is None else _started(start, networks[lead])
+    check_alike(uploads, widths=method.takes_widths, mixtures=method.takes_mixtures)
+    _check_effect(method, examples=view is not None, start=start is not None)
     task = task_of(lambda: copy.deepcopy(networks[lead]), inputs, view)
     server = Server(task, benches[lead], method.reestimate, "validation is not given")
-    merged = method.merged(uploads, Context(server, before, 0, keyed_generator(seed, "merge")))
+    merged = method.merged(uploads, Context(server, before, 0, keyed_generator(seed, "merge"), _CURES))
     if merged.deployed is None or not isinstance(method, DeploysNetwork):
         return MergedNetwork(server.loaded(merged.model), merged.model, merged.metrics)
     bench = method.deploy(Packet(merged.deployed), Benches(task, seed))
     return MergedNetwork(bench.module.eval(), merged.model, merged.metrics)
 
 
+def _benches(networks: Sequence[nn.Module], inputs: InputSpec, validation: Examples | None) -> list[Workbench]:
+    """Copies of networks, if they are fed these inputs, tell so many classes apart, and are of one architecture."""
+    benches, outputs = [], []
+    for position, network in enumerate(networks):
+        bench, who = Workbench(copy.deepcopy(network)), f"networks[{position}]"
+        check_values(bench, bench.module.state_dict(), who, strict=True)
+        outputs.append(tried(bench, who, inputs))
+        if validation is not None and bench.vector.dtype != torch.float32:  # made-up inputs are of the network's type
+            tried(bench, who, inputs, validation)
+        benches.append(bench)
+    check_same(benches, outputs, inputs)
+    return benches
+
+
+def _with_wirings(
+    uploads: Sequence[Upload], benches: Sequence[Workbench], lead: int, inputs: InputSpec
+) -> list[Upload]:
+    """Uploads of other widths than the lead's with the wirings of their networks."""
+    shapes, found = {n: t.shape for n, t in uploads[lead].model.items()}, []
+    for upload, bench in zip(uploads, benches, strict=True):
+        other = {n: t.shape for n, t in upload.model.items()} != shapes
+        found.append(replace(upload, wiring=discover(bench.module.eval(), inputs.example())) if other else upload)
+    return found
+
+
+def _check_effect(method: Merging[Any], *, examples: bool, start: bool) -> None:
+    """Checks that what was chosen has an effect here, as options of files must have."""
+    if wrong := without_effect(method, chosen(method), examples=examples, base=start, where=NETWORKS):
+        raise InputError(wrong)
+    if start and (why := unheeded_base(method, type(method).__name__, NETWORKS)):
+        raise InputError(f"start: {why}")
+
+
 def _tree(bench: Workbench) -> Tree:
     return {name: value.clone() for name, value in bench.tree().items()}
 
 
-def _check_finite(bench: Workbench, source: str) -> None:
-    check_values(bench, bench.module.state_dict(), source)
-    for name, value in bench.parameters().items():
-        if not all_finite(value):
-            raise InputError(f"{source}: {name!r} holds values that are not finite")
-
-
 def _started(start: nn.Module, network: nn.Module) -> Tree:
+    check_network("start", start)
     bench = Workbench(copy.deepcopy(network))
     load_weights(bench, start.state_dict(), "start")
-    _check_finite(bench, "start")
+    check_values(bench, bench.module.state_dict(), "start", strict=True)
     return _tree(bench)
-
-
-def _examples(what: str, given: Dataset | Examples) -> Examples:
-    view = given.examples() if isinstance(given, Dataset) else given
-    if not isinstance(view, Examples):
-        raise InputError(f"{what}: expected a fedfi.Dataset or fedfi.Examples, got {type(given).__name__}")
-    if not len(view):
-        raise InputError(f"{what} holds no example, expected at least one")
-    return view
-
-
-def _check_counts(networks: Sequence[nn.Module], **given: Sequence[Any] | None) -> None:
-    if not isinstance(networks, Sequence) or isinstance(networks, nn.Module) or not networks:
-        raise InputError(f"networks: expected at least one network in a sequence, got {type(networks).__name__}")
-    for position, network in enumerate(networks):
-        if not isinstance(network, nn.Module):
-            raise InputError(f"networks[{position}]: expected a torch.nn.Module, got {type(network).__name__}")
-    for what, values in given.items():
-        if values is not None and len(values) != len(networks):
-            raise InputError(f"{what} has {len(values)} entries for {counted(len(networks), 'network')}")
-    for position, number in enumerate(given["examples"] or ()):
-        if not isinstance(number, int) or number < 1:
-            raise InputError(f"examples[{position}] is {number!r}, expected a number of examples of at least 1")

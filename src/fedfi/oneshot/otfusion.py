@@ -39,7 +39,7 @@ from fedfi.numerics.plans import exact_plan, sinkhorn_plan
 from fedfi.numerics.tape import listen
 from fedfi.numerics.transport import assign, assignment_costs
 from fedfi.oneshot.acting import Acts
-from fedfi.oneshot.given import check_models, check_names
+from fedfi.oneshot.given import check_models, check_names, check_range, check_wiring
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import Server
@@ -92,6 +92,11 @@ def transported(
     """
     check_models([model] if own is not None else [reference, model])
     check_names(names, model)
+    check_wiring(wiring, reference)
+    if own is not None:
+        check_wiring(own, model, "own")
+    if regularization is not None:
+        check_range("regularization", regularization, 0.0, open_below=True)
     ties = wiring if own is None else own
     carried, order, done = untied(ties, model), identity(wiring), set[str]()
     reference = untied(wiring, reference)

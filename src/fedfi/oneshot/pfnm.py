@@ -51,6 +51,10 @@ class PFNM(OneShot):
         Acts("reestimate", "options", given={"grow": (False,), "distil": ("server", "generated")}),
     )
 
+    def deploys_another(self) -> bool:
+        """The grown network, if that is wanted."""
+        return self.grow
+
     def needs(self) -> tuple[str, ...]:
         """Counts of classes."""
         return ("classes",)

@@ -24,6 +24,7 @@ from fedfi.oneshot.server import Server
 from fedfi.oneshot.uploads import Upload
 
 _RIDGE = 1e-3
+_BIASES = "class_prior on a head without biases needs"
 
 
 def corrected(uploads: Sequence[Upload], server: Server, strength: float) -> list[Upload]:
@@ -59,6 +60,17 @@ def corrected(uploads: Sequence[Upload], server: Server, strength: float) -> lis
     return found
 
 
+def check_head(server: Server) -> None:
+    """Checks that the logits are made by one layer, whose biases or whose inputs are there.
+
+    Raises:
+        InputError: If not.
+    """
+    _, bias = _head(server)
+    if bias is None and server.examples is None:
+        raise server.without_examples(_BIASES)
+
+
 def _head(server: Server) -> tuple[Member, Member | None]:
     """The axes of the weight and the bias of the linear layer that makes the logits."""
     made = server.wiring.outputs
@@ -75,7 +87,7 @@ def _one(server: Server, model: Mapping[str, Tensor], head: str) -> Tensor:
     """The combination `[features]` of what the head is fed that is nearest to 1 on the server's inputs."""
     inputs, seen = server.inputs(), list[Tensor]()
     if not inputs:
-        raise server.without_examples("class_prior on a head without biases needs")
+        raise server.without_examples(_BIASES)
     module = server.loaded(model)
     hook = module.get_submodule(head).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().flatten(0, -2).double())

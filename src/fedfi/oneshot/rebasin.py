@@ -23,11 +23,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from fedfi.arguments import expect
 from fedfi.channels import Wiring
+from fedfi.errors import InputError
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.numerics.transport import assign
-from fedfi.oneshot.given import check_models, check_names, check_range
+from fedfi.oneshot.given import RNG, check_beside, check_models, check_names, check_range, check_wiring
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.units import Orders, identity, moved, reorder, retied, rows, untied
@@ -55,7 +57,16 @@ def matched(
 
     Returns:
         The model in its new order, and the order.
+
+    Raises:
+        InputError: If the two, names and channel groups do not fit together.
     """
+    check_models([model])
+    check_beside("target", target, model)
+    check_names(names, model, target=target)
+    expect("rng", rng, torch.Generator, RNG)
+    check_wiring(wiring, model)
+    check_range("passes", passes, 1, whole=True)
     found, orders, known = untied(wiring, model), identity(wiring), set(names)
     target = untied(wiring, target)
     for _ in range(passes):
@@ -63,6 +74,8 @@ def matched(
         for position in torch.randperm(len(wiring.groups), generator=rng).tolist():
             group = wiring.groups[position]
             members = [m for m in group.members if m.name in known]
+            if not members:
+                raise InputError(f"names: none belongs to the units of {group.name!r}, so they cannot be matched")
             here, there = rows(found, members).double(), rows(target, members).double()
             likeness = there @ here.T
             places = assign(-likeness)
@@ -102,8 +115,9 @@ def merge_many(
     """
     check_models(models, party)
     check_names(names, models[0])
-    check_range("first", first, 0, len(models) - 1)
-    check_range("passes", passes, 1)
+    check_wiring(wiring, models[0])
+    expect("rng", rng, torch.Generator, RNG)
+    check_range("first", first, 0, len(models) - 1, whole=True)
     found, orders = [dict(m) for m in models], [identity(wiring) for _ in models]
     for i in range(len(found)):
         if i != first:

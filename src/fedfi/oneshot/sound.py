@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +18,9 @@ from fedfi.federation.task import Task
 from fedfi.federation.workbench import Workbench, ties_of
 from fedfi.models.norms import never_negative
 from fedfi.numerics.finite import all_finite
-from fedfi.oneshot.uploads import Upload
+from fedfi.oneshot.uploads import Merged, Upload
 
+_JOINED = re.compile(r"^networks\.\d+\.")  # of `together.joined` models
 _TOLD, _REFUSED = 0.01, 0.1  # of a tensor's numbers half are changed by more than this, relatively
 
 
@@ -52,8 +54,14 @@ def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str, c
     bench.load({n: t for n, t in weights.items() if n in own})
 
 
-def check_values(bench: Workbench, weights: Mapping[str, Tensor], source: str) -> None:
+def check_values(bench: Workbench, weights: Mapping[str, Tensor], source: str, *, strict: bool = False) -> None:
     """Checks the values of a state dict that fits a network by names and shapes.
+
+    Args:
+        bench: The network.
+        weights: The state dict.
+        source: Where it is from; errors start with it.
+        strict: Whether numbers must be finite even where the network's own are not, as in a network that is trained.
 
     Raises:
         InputError: Naming the source and the tensor: a number that is not finite (where the network's own is), a
@@ -62,8 +70,7 @@ def check_values(bench: Workbench, weights: Mapping[str, Tensor], source: str) -
     state = bench.module.state_dict()
     for name, value in weights.items():
         if value.is_floating_point() and not all_finite(value):
-            own = state[name].to(value.dtype)
-            wrong = ~(value.isfinite() | (value == own) | (value.isnan() & own.isnan()))
+            wrong = ~value.isfinite() if strict else _spoilt(value, state[name])
             if count := int(wrong.sum()):
                 raise InputError(f"{source}: {name!r} holds {count} of {value.numel()} values that are not finite")
     for name in sorted(never_negative(bench.module) & weights.keys()):
@@ -72,6 +79,29 @@ def check_values(bench: Workbench, weights: Mapping[str, Tensor], source: str) -
     for name, first in ties_of(bench.module).items():
         if name in weights and first in weights and not torch.equal(weights[name], weights[first]):
             raise InputError(f"{source}: {name!r} and {first!r} are one tensor of the network, but differ here")
+
+
+def check_merged(merged: Merged, uploads: Sequence[Upload]) -> None:
+    """Checks that a merge came to numbers, parameters and buffers alike.
+
+    A buffer may hold what is none where the parties' holds it, such as a mask of minus infinities.
+
+    Raises:
+        InputError: Naming the tensor.
+    """
+    first = uploads[0]
+    for name, value in {**merged.model, **(merged.deployed or {})}.items():
+        if not value.is_floating_point() or all_finite(value):
+            continue
+        own = None if name in first.trained else first.model.get(_JOINED.sub("", name))
+        if own is None or own.shape != value.shape or bool(_spoilt(value, own).any()):
+            raise InputError(f"the merge came to values of {name!r} that are not finite; nothing was kept of it")
+
+
+def _spoilt(value: Tensor, own: Tensor) -> Tensor:
+    """Where numbers are not finite, and not those that a network has of its own."""
+    own = own.to(value.dtype)
+    return ~(value.isfinite() | (value == own) | (value.isnan() & own.isnan()))
 
 
 def check_rounding(sent: Upload, arrived: Upload, source: str) -> list[str]:

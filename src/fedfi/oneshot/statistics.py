@@ -24,6 +24,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from fedfi.arguments import expect
 from fedfi.channels.tracing import innermost
 from fedfi.data.dataset import Examples
 from fedfi.errors import InputError, first_line, out_of_memory, some, unknown
@@ -31,6 +32,7 @@ from fedfi.federation.packet import Tree
 from fedfi.federation.task import Loss
 from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec
+from fedfi.models.shapes import as_fed
 from fedfi.numerics.diagonal import empirical_fisher, exact_fisher
 from fedfi.numerics.finite import all_finite
 from fedfi.numerics.kfac import full_fisher, gram_matrices, kronecker_factors, matrix_layers
@@ -189,7 +191,7 @@ def matrix_sizes(kind: str, module: nn.Module, example: Tensor) -> dict[str, tup
 
 
 def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, spec: InputSpec, source: str) -> None:
-    """Checks that a statistic is one of this network: names, shapes, finite numbers, and none below zero in diagonals.
+    """Checks that a statistic is one of this network: names, shapes, finite numbers, and no square below zero.
 
     Args:
         kind: One of `KINDS`.
@@ -204,10 +206,13 @@ def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, sp
     if kind not in KINDS:
         raise InputError(f"{source}: {unknown('statistic', kind, KINDS)}")
     source, form = f"{source}[{kind!r}]", KINDS[kind].form
+    expect(source, found, Mapping, "tensors by name, as fedfi.measure gives them")
+    for name, value in found.items():
+        expect(f"{source}[{name!r}]", value, Tensor, "a tensor")
     if form == "diagonal":
         shapes = {name: tuple(value.shape) for name, value in bench.parameters().items()}
     elif form == "matrices":
-        sizes = matrix_sizes(kind, bench.module, spec.example(1))
+        sizes = matrix_sizes(kind, bench.module, as_fed(spec.example(1), bench.module))
         shapes = {name: (side, side) for name, (side, _) in sizes.items()}
     else:
         shapes = {"counts": (spec.classes,)}
@@ -219,5 +224,7 @@ def check_statistic(kind: str, found: Mapping[str, Tensor], bench: Workbench, sp
             raise InputError(f"{source}[{name!r}] has shape {list(value.shape)}, expected {list(shapes[name])}")
         if value.is_floating_point() and not all_finite(value):
             raise InputError(f"{source}[{name!r}] holds values that are not finite")
-        if form != "matrices" and value.numel() and float(value.min()) < 0:
-            raise InputError(f"{source}[{name!r}] holds {float(value.min()):g}, expected at least 0")
+        squares = value.diagonal() if form == "matrices" else value
+        if squares.numel() and float(squares.min()) < 0:
+            where = "on its diagonal, " if form == "matrices" else ""
+            raise InputError(f"{source}[{name!r}] holds {float(squares.min()):g}, {where}expected at least 0")

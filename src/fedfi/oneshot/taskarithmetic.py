@@ -22,7 +22,7 @@ from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.folding import WeightedMean
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.acting import Acts
-from fedfi.oneshot.given import check_models, check_names
+from fedfi.oneshot.given import check_models, check_names, check_range
 from fedfi.oneshot.means import same_tensors
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.server import best_of
@@ -51,8 +51,8 @@ def added(
         InputError: If models, start, names and weights do not fit together.
     """
     check_models(models, party, start=start)
-    check_names(names, models[0])
-    check_names(names, start)
+    check_names(names, models[0], start=start)
+    check_range("scale", scale)
     same = same_tensors(models[0])
     same |= {first: name for name, first in same.items() if name in names}
     total, known = WeightedMean(), set(names)

@@ -21,7 +21,7 @@ def common_start(context: Context, uploads: Sequence[Upload], method: str) -> Tr
     if context.before is None:
         raise InputError(
             f"{method} adds what training changed, so it needs the model that all parties started from"
-            " (initialization = 'shared'; on files, --base FILE)"
+            f" ({context.cures.start})"
         )
     for name in uploads[0].trained:
         if name not in context.before or context.before[name].shape != uploads[0].model[name].shape:

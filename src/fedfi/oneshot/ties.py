@@ -77,8 +77,7 @@ def ties_mean(
         InputError: If models, start, names and weights do not fit together.
     """
     check_models(models, party, start=start)
-    check_names(names, models[0])
-    check_names(names, start)
+    check_names(names, models[0], start=start)
     vectors = [torch.cat([(m[n] - start[n]).flatten() for n in names]) for m in models]
     parts = elected(vectors, party, keep=keep).split([start[n].numel() for n in names])
     merged = {n: part.view_as(start[n]) for n, part in zip(names, parts, strict=True)}

@@ -9,8 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedfi.arguments import described
+from fedfi.errors import InputError
 from fedfi.federation.packet import Packet, Tree
 from fedfi.federation.workbench import Benches, Workbench
+from fedfi.oneshot.given import check_choice
 
 Combine = Literal["probabilities", "logits"]
 
@@ -21,11 +24,14 @@ class Together(nn.Module):
     Args:
         networks: The networks.
         combine: Whether probabilities are averaged, or logits.
+
+    Raises:
+        InputError: If there is no network, or something else among them.
     """
 
     def __init__(self, networks: Iterable[nn.Module], combine: Combine = "probabilities") -> None:
         super().__init__()
-        self.networks = nn.ModuleList(networks)
+        self.networks = nn.ModuleList(_checked(networks, combine))
         self.combine = combine
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -34,6 +40,20 @@ class Together(nn.Module):
         if self.combine == "logits":
             return logits.mean(0)
         return logits.log_softmax(2).logsumexp(0) - torch.tensor(float(len(logits))).log()
+
+
+def _checked(networks: Iterable[nn.Module], combine: Combine) -> list[nn.Module]:
+    check_choice("combine", combine, Combine)
+    found = list(networks)
+    if not found:
+        raise InputError("networks is empty: expected at least one")
+    for position, network in enumerate(found):
+        if not isinstance(network, nn.Module):
+            raise InputError(
+                f"networks[{position}] is {described(network)}, expected a torch.nn.Module; fedfi.Ensemble merges"
+                " networks, and load_state_dict puts tensors into one"
+            )
+    return found
 
 
 def joined(models: Sequence[Mapping[str, Tensor]]) -> Tree:

@@ -122,9 +122,14 @@ def producers(wiring: Wiring, group: Group, done: set[str], names: Iterable[str]
         done: Names of the groups that are in order; a tensor with another axis in a group that is not is left out,
             unless no weight would remain.
         names: The tensors that count (those with a weight).
+
+    Raises:
+        InputError: If none of them makes the units.
     """
     allowed = set(names)
     made = [m for m in group.members if m.role != "in" and m.name in allowed]
+    if not made:
+        raise InputError(f"nothing that makes the units of {group.name!r} is weighted or named: they cannot be aligned")
     waiting: set[tuple[str, int]] = {
         (m.name, m.axis) for other in wiring.groups if other.name not in done for m in other.members
     }

@@ -53,9 +53,7 @@ class Upload:
         Raises:
             InputError: If the party did not measure it.
         """
-        if kind not in self.statistics:
-            has = ", ".join(self.statistics) or "nothing"
-            raise InputError(f"upload of {self.party!r} holds {has}, but {kind!r} is needed")
+        check_measured([self], [kind])
         return dict(self.statistics[kind])
 
     def with_model(self, model: Mapping[str, Tensor]) -> Upload:
@@ -98,8 +96,27 @@ def largest(uploads: Sequence[Upload]) -> int:
     return max(range(len(uploads)), key=lambda i: (uploads[i].examples, -i))
 
 
+def check_measured(uploads: Sequence[Upload], kinds: Sequence[str], cure: str = "") -> None:
+    """Checks that every party measured what is needed.
+
+    Args:
+        uploads: The uploads.
+        kinds: What is needed.
+        cure: What whoever merges can do, for errors.
+
+    Raises:
+        InputError: Naming the first party that did not, and what it did measure.
+    """
+    for upload in uploads:
+        for kind in kinds:
+            if kind not in upload.statistics:
+                has = ", ".join(upload.statistics) or "nothing"
+                end = f"; {cure}" if cure else ""
+                raise InputError(f"upload of {upload.party!r} holds {has}, but {kind!r} is needed{end}")
+
+
 def check_alike(uploads: Sequence[Upload], *, widths: bool = False, mixtures: bool = False) -> None:
-    """Checks that all models have the same names and shapes, and parties names of their own.
+    """Checks that all models have the same names, types of numbers and shapes, and parties names of their own.
 
     Args:
         uploads: The uploads.
@@ -119,6 +136,11 @@ def check_alike(uploads: Sequence[Upload], *, widths: bool = False, mixtures: bo
         if other.model.keys() != first.model.keys() or other.trained != first.trained:
             differing = sorted(other.model.keys() ^ first.model.keys()) or ["which of them are trained"]
             raise InputError(f"models of {first.party!r} and {other.party!r} differ in {differing[0]}")
+        for name, value in first.model.items():
+            if (dtype := other.model[name].dtype) != value.dtype:
+                raise InputError(
+                    f"{name!r} is {value.dtype} at {first.party!r} and {dtype} at {other.party!r}; make them one type"
+                )
         if widths and (first.wiring is not None or other.wiring is not None):
             continue
         for name, value in first.model.items():

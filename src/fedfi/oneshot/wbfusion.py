@@ -26,7 +26,7 @@ from fedfi.channels import Wiring
 from fedfi.federation.algorithm import CONFIG
 from fedfi.federation.packet import Tree
 from fedfi.oneshot.alignment import Aligned, by_layers
-from fedfi.oneshot.given import check_models, check_names, check_range
+from fedfi.oneshot.given import check_models, check_names, check_range, check_wiring
 from fedfi.oneshot.means import mean
 from fedfi.oneshot.method import Context, OneShot
 from fedfi.oneshot.units import moved
@@ -62,8 +62,10 @@ def barycentre_fusion(
     """
     check_models(models, party)
     check_names(names, models[0])
-    check_range("reference", reference, 0, len(models) - 1)
-    check_range("iterations", iterations, 1)
+    check_wiring(wiring, models[0])
+    check_range("reference", reference, 0, len(models) - 1, whole=True)
+    check_range("iterations", iterations, 1, whole=True)
+    check_range("tolerance", tolerance, 0.0)
     weights = [{n: torch.full_like(m[n], p) for n in names} for m, p in zip(models, party, strict=True)]
     aligned = by_layers(wiring, models, weights, reference, iterations=iterations, tolerance=tolerance)
     return mean(aligned.models, party), aligned
