@@ -41,7 +41,8 @@ def resealed(raw, tensors=None, **scalars):
 
 def upload(fedfi, folder, i, *more, method="fedfiot", out=None):
     out = out or folder / f"u{i}.safetensors"
-    arguments = ["--model", "mlp", "--set", "model.hidden=[6]", "--classes", "4", "--for", method, "-o", str(out)]
+    hidden = [] if any(str(each).startswith("model.hidden=") for each in more) else ["--set", "model.hidden=[6]"]
+    arguments = ["--model", "mlp", *hidden, "--classes", "4", "--for", method, "-o", str(out)]
     files = ["--weights", str(folder / f"w{i}.safetensors"), "--data", str(folder / f"d{i}.npz")]
     return fedfi("fisher", *files, *arguments, *more)
 

@@ -132,6 +132,8 @@ def encode_labels(
         values = values.astype(np.int64)
     if known is None:
         present, classes = np.unique(values, return_inverse=True)
+        if len(present) == 0:
+            raise InputError(f"data {name!r} has no examples: there are no labels")
         if len(present) < _LEAST_CLASSES.get():
             raise InputError(f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes")
         names = tuple(str(label) for label in present.tolist())

@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
-from fedfi.data.tables import Options
+from fedfi.data.tables import Fixed, Options
 from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
@@ -122,7 +122,10 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     length = whole("length", 64 if options.length is None else options.length, least=1)
     with of_option("text"):
         texts = _texts(train.frame, str(options.text), name)
-    if options.tokenizer is None:
+    if options.fixed is not None:
+        tokens = _fixed_tokens(options.fixed, options, name)
+        length = options.fixed.length or length
+    elif options.tokenizer is None:
         size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
         tokens = text.train_tokenizer(texts, size, length)
     elif options.vocabulary is None:
@@ -138,6 +141,20 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
         return data, None
     texts, kept = _texts(test.frame, str(options.text), name), tables.groups(test.frame, options, name, test=True)
     return data, Dataset(tokens(texts), test_targets, **same, **kept)
+
+
+def _fixed_tokens(fixed: Fixed, options: Options, name: str) -> text.Tokens:
+    """What makes the token ids that inputs fix."""
+    for option in _TOKENS:
+        if getattr(options, option) is not None:
+            with of_option(option):
+                raise InputError(f"data {name!r}: the inputs fix the token ids: leave the option {option!r} out")
+    if fixed.tokenizer is None or fixed.length is None:
+        raise InputError(
+            f"data {name!r}: the inputs hold no tokenizer; an upload has only a digest of one that was trained on a"
+            " party's texts: take the inputs.json of whoever trained it"
+        )
+    return text.recorded_tokenizer(fixed.tokenizer, fixed.length)
 
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:

@@ -25,6 +25,8 @@ from fedfi.numerics.finite import all_finite
 FILE = "inputs.json"
 METADATA = "inputs"
 """Its name in the metadata of an exported file."""
+_UPLOAD, _MERGED = "fedfi-upload", "fedfi-merged"
+"""How the formats of files of `fedfi fisher` and `fedfi merge` begin."""
 _STATISTICS = ("fill", "mean", "std")
 _ROWS = {
     "tabular": "a path of a csv, tsv or parquet file, a data frame, a list of dictionaries, or an array [n, features]",
@@ -80,11 +82,14 @@ class Inputs(metaclass=Named):
         )
 
     @staticmethod
-    def read(path: str | Path) -> Inputs:
+    def read(path: str | Path, *, uploads: bool = False) -> Inputs:
         """Reads what belongs to a model.
 
         Args:
-            path: A run directory, its ``inputs.json``, or a ``.safetensors`` or ``.pt2`` file of `fedfi export`.
+            path: A run directory, its ``inputs.json``, a ``.safetensors`` or ``.pt2`` file of ``fedfi export``, or a
+                file of ``fedfi merge --validate``.
+            uploads: Take a file of ``fedfi fisher``, too. It names columns, categories and classes, but how a party's
+                numbers are normalised does not travel, so `prepare` would leave them as they are.
 
         Raises:
             InputError: If there is nothing of the kind, or it is damaged.
@@ -93,11 +98,20 @@ class Inputs(metaclass=Named):
         path = path / FILE if path.is_dir() else path
         if not path.is_file():
             raise PlaceError(f"{path}: no such file; runs of ratings have none, nor have those of older versions")
-        found = _content(path)
-        if not found:
-            raise PlaceError(f"{path}: says nothing of a model's inputs; export the run again, or read its {FILE}")
+        held = _held(path)
+        found, upload = held.get(METADATA), _uploaded(held)
+        if upload is not None and not uploads:
+            raise PlaceError(
+                f"{path}: is an upload of fedfi fisher, in which no normalisation travels: read the merged file of"
+                f" fedfi merge --validate; fedfi.load(..., inputs={str(path)!r}) takes columns and classes of it"
+            )
+        if not (found or upload):
+            cure = f"export the run again, or read its {FILE}"
+            if held.get("format", "").startswith(_MERGED):
+                cure = "merge with --validate, whose examples give the normalisation"
+            raise PlaceError(f"{path}: says nothing of a model's inputs; {cure}")
         try:
-            return from_record(json.loads(found))
+            return from_record(json.loads(upload or found or ""))
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise PlaceError(f"{path}: is damaged ({first_line(error)})") from error
 
@@ -192,23 +206,37 @@ def _frame(rows: Any) -> Any:
     return pd.DataFrame(rows)
 
 
-def _content(path: Path) -> str | None:
-    """The JSON in a file, or in the metadata of a model's."""
+def _held(path: Path) -> Mapping[str, str]:
+    """The metadata of a model's file, whatever its name; of a file of JSON, it all as `METADATA`."""
     try:
-        if path.suffix == ".safetensors":
+        with path.open("rb") as file:
+            start = file.read(9)
+        if path.suffix == ".safetensors" or (
+            start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
+        ):
             from safetensors import safe_open
 
             with safe_open(str(path), "pt") as model:
-                return (model.metadata() or {}).get(METADATA)
+                return model.metadata() or {}
         if path.suffix == ".pt2":
             import torch.export
 
             extra = {METADATA: ""}
             torch.export.load(path, extra_files=extra)
-            return extra[METADATA]
-        return path.read_text(encoding="utf-8")
+            return extra
+        return {METADATA: path.read_text(encoding="utf-8")}
     except Exception as error:  # whatever the libraries raise for a file of another kind
         raise PlaceError(f"{path}: cannot be read: {first_line(error)}") from error
+
+
+def _uploaded(held: Mapping[str, str]) -> str | None:
+    """The JSON in the metadata of an upload, whose scalars are one text; None: it is no upload."""
+    try:
+        scalars = json.loads(held.get("scalars", ""))
+        known = str(scalars["format"]).startswith(_UPLOAD)
+        return str(scalars[METADATA]) if known else None
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def from_record(record: Mapping[str, Any]) -> Inputs:
