@@ -118,3 +118,24 @@ def test_categories_that_differ_are_named(inputs: fedfi.Inputs) -> None:
     assert columns_differ(inputs, other) == (
         "categories of 'ward': number 2 is 'c' and 'd' (only the first has 'c'; only the second has 'd', 'e')"
     )
+
+
+def test_parties_that_lack_different_categories_agree_on_the_union() -> None:
+    parts = [ALL.iloc[rows] for rows in ([0, 1, 3], [2, 2, 1])]
+    own = [fedfi.Inputs.of(fedfi.load(part)[0]) for part in parts]
+    both = own[0].union(own[1])
+    assert (both.columns, both.labels) == (("age",), ("ill", "well"))
+    assert both.categories == {"ward": ("a", "b", "c"), "code": ("1", "2", "x")}
+    assert both.spec.shape == (7,)
+    for part in parts:
+        data, _ = fedfi.load(part, inputs=both)
+        assert fedfi.Inputs.of(data).record() == both.record()
+
+
+def test_a_union_is_of_the_same_columns() -> None:
+    own = [fedfi.Inputs.of(fedfi.load(rows)[0]) for rows in (ALL, ALL.drop(columns="age"), ALL.assign(code=1))]
+    for other, said in ((own[1], "'age' as a column of numbers"), (own[2], "'code' as a column of")):
+        with pytest.raises(InputError, match=f"inputs 0 and 1 differ: only . has {said}"):
+            own[0].union(other)
+    with pytest.raises(InputError, match="inputs 1 name no columns"):
+        own[0].union(fedfi.Inputs.of(fedfi.load((torch.zeros(2, 2), [0, 1]))[0]))

@@ -7,8 +7,8 @@ from training examples, and what makes token ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedfi.arguments import Named, described
 from fedfi.data import arrays, files, images, objects, tables, text
 from fedfi.data.dataset import Dataset, model_inputs
-from fedfi.errors import InputError, PlaceError, first_line
+from fedfi.errors import InputError, PlaceError, as_number, first_line
 from fedfi.models.shapes import InputSpec
 from fedfi.numerics.finite import all_finite
 
@@ -114,6 +114,41 @@ class Inputs(metaclass=Named):
             return from_record(json.loads(upload or found or ""))
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise PlaceError(f"{path}: is damaged ({first_line(error)})") from error
+
+    def union(self, *others: Inputs) -> Inputs:
+        """Inputs of tables that know all categories and labels that any of these know, and no normalisation.
+
+        What parties agree on before they train, where each may lack some: `fedfi.load` and ``--inputs`` take it.
+
+        Args:
+            others: Those of other parties, with the same columns in any order.
+
+        Returns:
+            Columns in the order of this one; values of categories, and labels, in sorted order (numbers by value).
+
+        Raises:
+            InputError: If one is of no table with named columns, or the columns differ, naming the first that does.
+        """
+        everyone = (self, *others)
+        for position, each in enumerate(everyone):
+            if each.columns is None:
+                raise InputError(f"inputs {position} name no columns, expected those of tables with headings")
+            for what, mine, theirs in (
+                ("column of numbers", self.columns or (), each.columns),
+                ("column of categories", tuple(self.categories or {}), tuple(each.categories or {})),
+            ):
+                if odd := sorted(set(mine) ^ set(theirs)):
+                    who = 0 if odd[0] in mine else position
+                    raise InputError(
+                        f"inputs 0 and {position} differ: only {who} has {odd[0]!r} as a {what}; load all with the same"
+                        " 'columns' and 'categories'"
+                    )
+        categories = {c: _sorted({v for e in everyone for v in (e.categories or {})[c]}) for c in self.categories or {}}
+        numbered = (map(str, range(e.spec.classes)) if e.labels is None else e.labels for e in everyone)
+        labels = _sorted({label for names in numbered for label in names})
+        width = len(self.columns or ()) + sum(map(len, categories.values()))
+        spec = replace(self.spec, shape=(width,), classes=len(labels))
+        return Inputs(spec, labels, self.columns, categories)
 
     def prepare(self, rows: Any) -> Tensor:
         """Model inputs of new rows, pictures or texts.
@@ -258,6 +293,14 @@ def from_record(record: Mapping[str, Any]) -> Inputs:
         pixels=record.get("pixels"),
         tokenizer=record.get("tokenizer"),
     )
+
+
+def _sorted(values: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by value, where all are; otherwise texts."""
+    numbers = {value: as_number(value) for value in values}
+    if None in numbers.values():
+        return tuple(sorted(numbers))
+    return tuple(sorted(numbers, key=lambda value: (numbers[value] or 0.0, value)))
 
 
 def _names(values: Any) -> tuple[str, ...] | None:
