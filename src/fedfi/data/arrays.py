@@ -133,7 +133,7 @@ def encode_labels(
     if known is None:
         present, classes = np.unique(values, return_inverse=True)
         if len(present) == 0:
-            raise InputError(f"data {name!r} has no examples: there are no labels")
+            raise InputError(f"data {name!r} has no examples: its labels are []")
         if len(present) < _LEAST_CLASSES.get():
             raise InputError(f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes")
         names = tuple(str(label) for label in present.tolist())
