@@ -62,6 +62,7 @@ def test_a_judge_with_two_rows(fedfi, tmp_path, ward):
     code, printed, err = fedfi(*merge, "--validate", table, "--inputs", whole, "--json")
     assert code == 0, err
     assert 0 <= json.loads(printed)["score"] <= 1
+    assert "numbers are normalised by 2 examples, which are few" in err
     inputs = Inputs.read(tmp_path / "m.safetensors")
     assert (inputs.labels, dict(inputs.categories)) == (("sick", "well"), {"ward": ("a", "b")})
     assert inputs.mean[:2].tolist()[0] == 50.0
@@ -101,7 +102,8 @@ def test_a_normalisation_in_the_file_is_that_of_all(fedfi, tmp_path, ward, norma
     tensors_to_file(tmp_path / "w", state)
     table = few(tmp_path / "p.csv", "b,sick,40,80", "b,well,60,70")
     fisher = ["fisher", *HIDDEN, "--weights", str(tmp_path / "w"), "--data", table, "-o", str(tmp_path / "u")]
-    code, printed, _ = fedfi(*fisher, "--inputs", str(tmp_path / "inputs.json"))
+    code, printed, err = fedfi(*fisher, "--inputs", str(tmp_path / "inputs.json"))
+    assert ("which are few" in err) is not normalised
     assert code == 0
     assert f"accuracy {'50' if normalised else '100'}.0%" in printed  # all pulses are below 100
     assert "mean" not in json.loads(decode((tmp_path / "u").read_bytes()).scalars["inputs"])

@@ -14,13 +14,15 @@ from fedfi import registry
 from fedfi.cli.heeding import check_measured, check_merged
 from fedfi.cli.outputs import refuse_overwriting
 from fedfi.cli.variants import split_method
-from fedfi.errors import InputError, as_number, unknown
+from fedfi.errors import InputError, as_number, counted, unknown
 from fedfi.validation import validate
 
 if TYPE_CHECKING:
     from fedfi.data.dataset import Examples
     from fedfi.data.inputs import Inputs
     from fedfi.oneshot.method import Merging
+
+_FEW = 20  # examples, of which mean and spread say little
 
 
 def fisher(
@@ -86,7 +88,7 @@ def fisher(
         channels=f"--for {method}" if chosen.needs_channels else prior,
     )
     if not quiet:
-        _tell([*examples.dataset.notes, *written.notes])
+        _tell([*_notes(examples, inputs, data), *written.notes])
         count = written.packet.scalars["examples"]
         print(f"{out}: {written.packet.nbytes:,} bytes for {method}, of {model} on {count} examples")
         print(f"{weights}: {written.fit}")
@@ -138,7 +140,8 @@ def merge(
     if validate_on is not None:
         labels = class_names(files[0].meaning.inputs)
         examples = examples_of(validate_on, tables["data"], classes or (None if inputs else labels), inputs)
-        notes += [*check_judge(files, examples, f"--validate {validate_on}"), *examples.dataset.notes]
+        source = f"--validate {validate_on}"
+        notes += [*check_judge(files, examples, source), *_notes(examples, inputs, source)]
     start = None
     if base is not None:
         bench = network.bench()
@@ -166,6 +169,20 @@ def _inputs_of(inputs: Inputs, examples: Examples | None) -> dict[str, str]:
     elif inputs.spec.kind != "text":
         return {}
     return {METADATA: json.dumps(inputs.record())}
+
+
+def _notes(examples: Examples, inputs: Path | None, source: str) -> list[str]:
+    """What is odd about examples, and whether they are few to normalise a table by."""
+    from fedfi.data.fixing import given
+
+    data = examples.dataset
+    notes = list(data.notes)
+    if data.spec.kind == "tabular" and len(data) < _FEW and (inputs is None or given(inputs).mean is None):
+        notes.append(
+            f"{source}: numbers are normalised by {counted(len(data), 'example')}, which are few; --inputs with the"
+            " inputs.json of a run has a normalisation of its own"
+        )
+    return notes
 
 
 def _tell(notes: Sequence[str]) -> None:
