@@ -93,6 +93,9 @@ def test_pictures_have_the_classes_of_the_inputs() -> None:
     inputs = fedfi.Inputs.of(fedfi.load((pictures, [0, 1, 2]))[0])
     data, _ = fedfi.load((pictures, [2, 2, 2]), inputs=inputs)
     assert (data.spec.classes, data.targets.tolist()) == (3, [2, 2, 2])
+    _, tested = fedfi.load(((pictures, [2, 2, 2]), (pictures, [0, 1, 1])), inputs=inputs)
+    assert tested is not None
+    assert tested.targets.tolist() == [0, 1, 1]
     with pytest.raises(InputError, match="pixels are float32, but the inputs say uint8"):
         fedfi.load((pictures.float(), [0, 1, 2]), inputs=inputs)
 

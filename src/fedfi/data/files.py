@@ -255,12 +255,10 @@ def _read_pictures(folder: Path, test: Path | None, name: str, options: Options)
             "images for each class"
         )
     pixels, labels = images.read_folder(folder, name)
-    targets, names = arrays.encode_labels(labels, None, name)
+    other, tests = (None, None) if test is None else images.read_folder(test, name)
+    targets, tested, names = arrays.encode_both(labels, tests, name)
     data = _images(pixels, targets, names, name)
-    if test is None:
-        return data, None
-    pixels, labels = images.read_folder(test, name)
-    return data, _images(pixels, arrays.encode_labels(labels, names, name)[0], names, name)
+    return data, None if other is None or tested is None else _images(other, tested, names, name)
 
 
 def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...], name: str) -> Dataset:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedfi.data import lines
-from fedfi.data.arrays import encode_labels
+from fedfi.data.arrays import encode_both
 from fedfi.data.dataset import Dataset
 from fedfi.errors import InputError, as_number, counted, of_option, these, unknown
 from fedfi.models.shapes import InputSpec
@@ -113,12 +113,10 @@ def labels(
     key = label_column(train, options, name)
     with of_option("label" if options.label is not None else ""):
         _refuse_missing(train, [key], name)
-        targets, names = encode_labels(train[key].to_numpy(), None, name)
         if test is None:
-            return targets, None, names
+            return encode_both(train[key].to_numpy(), None, name)
         _refuse_missing(test, [key], f"{name}, test set")
-        tested, _ = encode_labels(test[key].to_numpy(), names, name)
-        return targets, tested, names
+        return encode_both(train[key].to_numpy(), test[key].to_numpy(), name)
 
 
 def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = False) -> dict[str, Any]:
