@@ -109,8 +109,13 @@ def test_texts_have_the_tokens_of_the_inputs(tmp_path: Path) -> None:
     data, _ = fedfi.load(tmp_path / "few.csv", text="text", inputs=inputs)
     assert data.spec == whole.spec
     assert data.examples().batch()[0].equal(inputs.prepare(["three two"]))
+    bare = dataclasses.replace(inputs, tokenizer=None)
     with pytest.raises(InputError, match="the inputs hold no tokenizer"):
-        fedfi.load(tmp_path / "few.csv", text="text", inputs=dataclasses.replace(inputs, tokenizer=None))
+        fedfi.load(tmp_path / "few.csv", text="text", inputs=bare)
+    assert inputs.tokenizer is not None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(inputs.tokenizer["trained"]))
+    named, _ = fedfi.load(tmp_path / "few.csv", text="text", tokenizer=str(tmp_path), inputs=bare)
+    assert named.inputs.equal(data.inputs)
     with pytest.raises(InputError, match="leave the option 'length' out"):
         fedfi.load(tmp_path / "few.csv", text="text", length=9, inputs=inputs)
 

@@ -146,15 +146,18 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
 def _fixed_tokens(fixed: Fixed, options: Options, name: str) -> text.Tokens:
     """What makes the token ids that inputs fix."""
     for option in _TOKENS:
-        if getattr(options, option) is not None:
+        if getattr(options, option) is not None and (option != "tokenizer" or fixed.tokenizer is not None):
             with of_option(option):
                 raise InputError(f"data {name!r}: the inputs fix the token ids: leave the option {option!r} out")
-    if fixed.tokenizer is None or fixed.length is None:
-        raise InputError(
-            f"data {name!r}: the inputs hold no tokenizer; an upload has only a digest of one that was trained on a"
-            " party's texts: take the inputs.json of whoever trained it"
-        )
-    return text.recorded_tokenizer(fixed.tokenizer, fixed.length)
+    length = 64 if fixed.length is None else fixed.length
+    if fixed.tokenizer is not None:
+        return text.recorded_tokenizer(fixed.tokenizer, length)
+    if options.tokenizer is not None:
+        return text.pretrained_tokenizer(options.tokenizer, length)
+    raise InputError(
+        f"data {name!r}: the inputs hold no tokenizer, as those of uploads: take the inputs.json of whoever trained it,"
+        " or name a pretrained one by the option 'tokenizer'"
+    )
 
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:

@@ -89,7 +89,8 @@ class Inputs(metaclass=Named):
             path: A run directory, its ``inputs.json``, a ``.safetensors`` or ``.pt2`` file of ``fedfi export``, or a
                 file of ``fedfi merge --validate``.
             uploads: Take a file of ``fedfi fisher``, too. It names columns, categories and classes, but how a party's
-                numbers are normalised does not travel, so `prepare` would leave them as they are.
+                numbers are normalised does not travel, so `prepare` would leave them as they are; nor is a tokenizer
+                loaded that it names.
 
         Raises:
             InputError: If there is nothing of the kind, or it is damaged.
@@ -111,7 +112,8 @@ class Inputs(metaclass=Named):
                 cure = "merge with --validate, whose examples give the normalisation"
             raise PlaceError(f"{path}: says nothing of a model's inputs; {cure}")
         try:
-            return from_record(json.loads(upload or found or ""))
+            inputs = from_record(json.loads(upload or found or ""))
+            return inputs if upload is None else replace(inputs, tokenizer=None)  # a stranger says where to load from
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise PlaceError(f"{path}: is damaged ({first_line(error)})") from error
 
