@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedfi.oneshot.fedfisher import FedFisher
     from fedfi.oneshot.fedma import FedMA
     from fedfi.oneshot.fishermerge import FisherMerge
+    from fedfi.oneshot.mergedfile import read_merged
     from fedfi.oneshot.networks import MergedNetwork, measure, merge
     from fedfi.oneshot.otfusion import OTFusion
     from fedfi.oneshot.pfnm import PFNM
@@ -137,6 +138,7 @@ _HOMES = {
     "measure": "oneshot.networks",
     "merge": "oneshot.networks",
     "method": "federation.algorithm",
+    "read_merged": "oneshot.mergedfile",
     "run": "federation.run",
     "train_locally": "federation.training",
 }
@@ -244,6 +246,7 @@ __all__ = [
     "measure",
     "merge",
     "method",
+    "read_merged",
     "run",
     "train_locally",
 ]

@@ -41,7 +41,8 @@ def resealed(raw, tensors=None, **scalars):
 
 def upload(fedfi, folder, i, *more, method="fedfiot", out=None):
     out = out or folder / f"u{i}.safetensors"
-    arguments = ["--model", "mlp", "--set", "model.hidden=[6]", "--classes", "4", "--for", method, "-o", str(out)]
+    hidden = [] if any(str(each).startswith("model.hidden=") for each in more) else ["--set", "model.hidden=[6]"]
+    arguments = ["--model", "mlp", *hidden, "--classes", "4", "--for", method, "-o", str(out)]
     files = ["--weights", str(folder / f"w{i}.safetensors"), "--data", str(folder / f"d{i}.npz")]
     return fedfi("fisher", *files, *arguments, *more)
 
@@ -483,36 +484,3 @@ def test_the_name_of_a_folder_is_no_output(fedfi, parties):
     assert code == 2
     assert err.startswith(".: is a folder, expected the name of a file")
     assert upload(fedfi, parties, 0, out=parties)[0] == 2
-
-
-@pytest.mark.parametrize("rows", [["well"] * 5, ["sick"]])
-def test_a_party_of_one_class_or_of_one_example_takes_part(fedfi, parties, rows, monkeypatch):
-    monkeypatch.chdir(parties)
-    tensors_to_file(parties / "w.st", build("mlp", InputSpec("tabular", (1,), 2), {"hidden": (6,)}).state_dict())
-    lines = "".join(f"{i},{label}\n" for i, label in enumerate(rows))
-    (parties / "p.csv").write_text(f"age,label\n{lines}")
-    arguments = ["fisher", "--model", "mlp", "--set", "model.hidden=[6]", "--weights", "w.st", "--data", "p.csv"]
-    code, _, err = fedfi(*arguments, "-o", "u.st")
-    assert code == 2
-    assert "expected at least 2 classes" in err
-    code, _, err = fedfi(*arguments, "-o", "u.st", "--classes", "sick,well")
-    assert code == 0, err
-    code, _, err = fedfi("merge", "u.st", "-o", "m.st", "--validate", "p.csv", "--classes", "sick,well")
-    assert code == 0, err
-
-
-@pytest.mark.parametrize("judged", [False, True])
-def test_inputs_of_a_merged_file_have_the_judges_normalisation(judged):
-    from fedfi.cli.merging import _inputs_of
-    from fedfi.data.dataset import Dataset
-    from fedfi.data.inputs import Inputs
-    from fedfi.models import InputSpec
-
-    spec = InputSpec("tabular", (2,), 2)
-    data = Dataset(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([0, 1]), spec).fitted()
-    found = _inputs_of(Inputs(spec, labels=("a", "b")), data.examples() if judged else None)
-    assert ("inputs" in found) is judged
-    if judged:
-        record = json.loads(found["inputs"])
-        assert record["labels"] == ["a", "b"]
-        assert record["mean"] == data.mean.tolist()

@@ -6,9 +6,13 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tests.blocks import ROOT, Reader, blocks
 
+import fedfi
 from fedfi import registry
+from fedfi.cli import main
 from fedfi.experiment import load_experiment
 
 
@@ -83,5 +87,33 @@ def test_networks_are_merged_in_python(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     block = (ROOT / "docs/oneshot.md").read_text().partition("```python\n")[2].partition("```\n")[0]
     assert "fedfi.merge(" in block
+    torch.manual_seed(0)  # the page leaves the draw open
     Path("section.md").write_text(f"```python\n{block}```\n\n```text\n0.9... 0...\n```\n")
     Reader(Path("section.md")).follow()
+
+
+def test_hospitals_that_lack_different_wards_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two blocks of docs/oneshot.md on files; each hospital lacks a ward of the other's."""
+    monkeypatch.chdir(tmp_path)
+    for name, wards in (("a", "xy"), ("b", "yz")):
+        rows = [f"{30 + n},{wards[n % 2]},{('ill', 'well')[n // 4]}" for n in range(8)]
+        Path(f"{name}.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
+    page = (ROOT / "docs/oneshot.md").read_text()
+    merged, lacking = (page.partition(f"### {title}\n")[2].partition("\n### ")[0] for title in _SECTIONS)
+    first, union = (section.partition("```python\n")[2].partition("```\n")[0] for section in (merged, lacking))
+    printed = "InputSpec(kind='tabular', shape=(4,), classes=2, ...) ('ill', 'well')"
+    Path("union.md").write_text(f"```python\n{union}```\n\n```text\n{printed}\n```\n")
+    Reader(Path("union.md")).follow()
+    data, _ = fedfi.load("a.csv", label="outcome", inputs="inputs.json")
+    common = ["--model", "mlp", "--inputs", "inputs.json", "--set", "data.label=outcome"]
+    for name in "ab":
+        save_file(fedfi.build("mlp", data.spec).state_dict(), f"{name}.weights")
+        files = ["--weights", f"{name}.weights", "--data", f"{name}.csv", "-o", f"{name}.upload"]
+        assert main(["fisher", *common, *files]) == 0
+    assert main(["merge", "a.upload", "b.upload", *common[2:], "--validate", "b.csv", "-o", "merged.safetensors"]) == 0
+    Path("new.csv").write_text("ward,age\nz,40\n")
+    Path("merged.md").write_text(f"```python\n{first}```\n\n```text\n['...ll']\n```\n")
+    Reader(Path("merged.md")).follow()
+
+
+_SECTIONS = ("What is in the merged file", "Parties that lack a category")

@@ -294,6 +294,15 @@ _Classes = Annotated[
 ]
 
 
+_Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Names columns, categories and classes, of which these data may lack some: an upload, or inputs.json.",
+    ),
+]
+
+
 @app.command()
 def fisher(
     model: Annotated[str, typer.Option(help="The model: a name, or package.module:function.", show_default=False)],
@@ -311,6 +320,7 @@ def fisher(
     classes: _Classes = None,
     bits: Annotated[int, typer.Option(help="Bits of a parameter, 16 or 32.")] = 16,
     limit: Annotated[int | None, typer.Option(min=1, help="Measure on so many examples at most.")] = None,
+    inputs: _Inputs = None,
     quiet: _Quiet = False,
 ) -> None:
     """Write a party's upload: a trained model and what a merge needs to know of it.
@@ -319,7 +329,7 @@ def fisher(
     """
     from fedfi.cli.merging import fisher as fisher_
 
-    fisher_(model, weights, data, out, method, set_ or [], party, classes, bits, limit, quiet)
+    fisher_(model, weights, data, out, method, set_ or [], party, classes, bits, limit, inputs, quiet)
 
 
 @app.command()
@@ -338,10 +348,11 @@ def merge(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="KEY=VALUE of the method, or data.KEY=VALUE.")
     ] = None,
     classes: _Classes = None,
+    inputs: _Inputs = None,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
     """Merge models by their uploads, without a server; uploads that do not fit each other are refused."""
     from fedfi.cli.merging import merge as merge_
 
-    merge_(uploads, method, out, validate, base, model, set_ or [], classes, json, quiet)
+    merge_(uploads, method, out, validate, base, model, set_ or [], classes, inputs, json, quiet)

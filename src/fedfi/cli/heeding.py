@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from fedfi.oneshot.method import Merging
 
 
-def check_measured(method: Merging[Any], given: Collection[str]) -> None:
+def check_measured(method: Merging[Any], given: Collection[str], limit: int | None = None) -> None:
     """Checks options of a method that are given to `fedfi fisher`.
 
     Args:
         method: The method, with them.
         given: Their names.
+        limit: As `merging.fisher`.
 
     Raises:
         InputError: Naming the first that changes nothing of an upload, and what does it.
     """
     from fedfi.oneshot.acting import unmeasured
+    from fedfi.oneshot.statistics import KINDS
 
+    if limit is not None and all(KINDS[kind].form == "counts" for kind in method.measures()):
+        raise InputError(f"--limit {limit}: limits the examples that are measured, and this method measures none")
     if wrong := unmeasured(method, given):
         raise InputError(wrong)
 
@@ -37,6 +41,7 @@ def check_merged(
     validate_on: str | None,
     classes: str | None,
     base: Path | None,
+    inputs: Path | None = None,
 ) -> None:
     """Checks what is given to `fedfi merge`.
 
@@ -47,6 +52,7 @@ def check_merged(
         validate_on: As `merging.merge`.
         classes: Likewise.
         base: Likewise.
+        inputs: Likewise.
 
     Raises:
         InputError: Naming the first that has no effect, and what does it.
@@ -56,6 +62,10 @@ def check_merged(
     if validate_on is None:
         for key, value in tables["data"].items():
             raise InputError(f"--set data.{key}={as_toml(value)}: is about the data of --validate, which is not given")
+        if inputs is not None:
+            raise InputError(
+                f"--inputs {inputs}: is about the data of --validate, which is not given; uploads name their own"
+            )
         if classes is not None:
             raise InputError(
                 f"--classes {classes}: is about the data of --validate, which is not given; uploads name their own"

@@ -14,14 +14,15 @@ from fedfi import registry
 from fedfi.cli.heeding import check_measured, check_merged
 from fedfi.cli.outputs import refuse_overwriting
 from fedfi.cli.variants import split_method
-from fedfi.errors import InputError, as_number, unknown
+from fedfi.errors import InputError, as_number, counted, unknown
 from fedfi.validation import validate
 
 if TYPE_CHECKING:
-    from fedfi.data import Dataset
     from fedfi.data.dataset import Examples
     from fedfi.data.inputs import Inputs
     from fedfi.oneshot.method import Merging
+
+_FEW = 20  # examples, of which mean and spread say little
 
 
 def fisher(
@@ -35,6 +36,7 @@ def fisher(
     classes: str | None,
     bits: int,
     limit: int | None,
+    inputs: Path | None,
     quiet: bool,
 ) -> None:
     """Writes the upload of one party.
@@ -50,20 +52,24 @@ def fisher(
         classes: All labels in the model's order, by commas, or their number.
         bits: 16 or 32.
         limit: Measure on so many examples at most.
+        inputs: What fixes columns, categories and classes, as `fedfi.load` takes it.
         quiet: Say nothing.
     """
     from fedfi.federation.checkpoint import check_output
     from fedfi.oneshot.acting import said
-    from fedfi.oneshot.files import Network, write_upload
+    from fedfi.oneshot.described import Network
+    from fedfi.oneshot.files import write_upload
 
     check_output(out)
     if bits not in (16, 32):
         raise InputError(f"--bits {bits}: must be 16 or 32 (nearest valid: {16 if bits < 24 else 32})")
-    refuse_overwriting(out, [weights, data])
+    if party is not None and not party.strip():
+        raise InputError(f"--party {party!r}: is empty, expected a name (nearest valid: {out.stem!r}, the upload's)")
+    refuse_overwriting(out, [weights, data, inputs])
     tables = _tables(settings, ("model", "data", ""))
     chosen, _ = _method(method, tables[""], "--for")
-    check_measured(chosen, tables[""])
-    examples = examples_of(data, tables["data"], classes)
+    check_measured(chosen, tables[""], limit)
+    examples = examples_of(data, tables["data"], classes, inputs)
     network = Network(model, tables["model"], examples.dataset.spec)
     prior = said(chosen, "class_prior") if chosen.class_prior else ""
     written = write_upload(
@@ -77,11 +83,12 @@ def fisher(
         bits=16 if bits == 16 else 32,
         limit=limit,
         source=str(weights),
-        counted=classes is None,
+        counted=classes is None and inputs is None,
+        hint="" if inputs else "; if they lack a category, --inputs FILE names all",
         channels=f"--for {method}" if chosen.needs_channels else prior,
     )
     if not quiet:
-        _tell(written.notes)
+        _tell([*_notes(examples, inputs, data), *written.notes])
         count = written.packet.scalars["examples"]
         print(f"{out}: {written.packet.nbytes:,} bytes for {method}, of {model} on {count} examples")
         print(f"{weights}: {written.fit}")
@@ -96,6 +103,7 @@ def merge(
     model: str | None,
     settings: Sequence[str],
     classes: str | None,
+    inputs: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -110,42 +118,38 @@ def merge(
         model: The model, where it is code.
         settings: ``KEY=VALUE`` of the method, and ``data.KEY=VALUE``.
         classes: As for `fisher`.
+        inputs: As for `fisher`, of the examples to judge on.
         as_json: Print the report as JSON.
         quiet: Say nothing.
     """
+    from fedfi.data.fixing import class_names
     from fedfi.federation.checkpoint import check_output, serialised, write_output
-    from fedfi.federation.workbench import deployable
     from fedfi.oneshot.files import check_judge, check_together, lead_of, merge_files, read_upload
     from fedfi.oneshot.sound import load_weights
 
     check_output(out)
-    refuse_overwriting(out, [*uploads, base, validate_on])
+    refuse_overwriting(out, [*uploads, base, validate_on, inputs])
     tables = _tables(settings, ("data", ""))
     chosen, name = _method(method, tables[""], "--method")
-    check_merged(chosen, name, tables, validate_on, classes, base)
+    check_merged(chosen, name, tables, validate_on, classes, base, inputs)
     files = [read_upload(path, model) for path in uploads]
     widths, mixtures, needed = chosen.takes_widths, chosen.takes_mixtures, _measuring(chosen, settings)
     notes = check_together(files, method, chosen.measures(), widths=widths, mixtures=mixtures, settings=needed)
     network = lead_of(files)
     examples = None
     if validate_on is not None:
-        labels = files[0].meaning.inputs.labels or [str(i) for i in range(network.spec.classes)]
-        examples = examples_of(validate_on, tables["data"], classes or labels)
-        if examples.dataset.spec.shape != network.spec.shape:
-            given, expected = list(examples.dataset.spec.shape), list(network.spec.shape)
-            raise InputError(
-                f"--validate {validate_on}: an example is {given}, but the uploads' models take {expected}"
-            )
-        notes += check_judge(files, examples, f"--validate {validate_on}")
+        labels = class_names(files[0].meaning.inputs)
+        examples = examples_of(validate_on, tables["data"], classes or (None if inputs else labels), inputs)
+        source = f"--validate {validate_on}"
+        notes += [*check_judge(files, examples, source), *_notes(examples, inputs, source)]
     start = None
     if base is not None:
         bench = network.bench()
         load_weights(bench, read_weights(base), str(base))
         start = {n: t.clone() for n, t in bench.tree().items()}
-    merged, report = merge_files(files, chosen, examples=examples, base=start)
-    about = {"method": method, "model": network.name, "options": json.dumps(dict(network.options))}
-    about |= _inputs_of(files[0].meaning.inputs, examples)
-    write_output(out, serialised(merged.deployed or deployable(network.task(), merged.model), about))
+    tensors, about, report = merge_files(files, chosen, examples=examples, base=start)
+    about |= {"method": method, **_inputs_of(files[0].meaning.inputs, examples)}
+    write_output(out, serialised(tensors, about))
     report = {"method": method, "out": str(out), **report, "notes": notes}
     if not quiet:
         _tell(notes)
@@ -167,28 +171,56 @@ def _inputs_of(inputs: Inputs, examples: Examples | None) -> dict[str, str]:
     return {METADATA: json.dumps(inputs.record())}
 
 
+def _notes(examples: Examples, inputs: Path | None, source: str) -> list[str]:
+    """What is odd about examples, and whether they are few to normalise a table by."""
+    from fedfi.data.fixing import given
+
+    data = examples.dataset
+    notes = list(data.notes)
+    if data.spec.kind == "tabular" and len(data) < _FEW and (inputs is None or given(inputs).mean is None):
+        notes.append(
+            f"{source}: numbers are normalised by {counted(len(data), 'example')}, which are few; --inputs with the"
+            " inputs.json of a run has a normalisation of its own"
+        )
+    return notes
+
+
 def _tell(notes: Sequence[str]) -> None:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
 
-def examples_of(name: str, options: Mapping[str, Any], classes: str | Sequence[str] | None) -> Examples:
-    """The examples of a data set, normalised by themselves, with labels in the given order.
+def examples_of(
+    name: str, options: Mapping[str, Any], classes: str | Sequence[str] | None, inputs: Path | None = None
+) -> Examples:
+    """The examples of a data set with labels in the given order, normalised as `inputs` say, or else by themselves.
 
     Args:
         name: As in an experiment's ``data.name``.
         options: Options of the data.
         classes: As given on the command line; or labels as uploads name them.
+        inputs: What fixes columns, categories and classes, as `fedfi.load` takes it.
     """
     from fedfi.data import load
     from fedfi.data.arrays import one_class_will_do
+    from fedfi.data.fixing import class_names, given, relabelled
 
+    if "inputs" in options:
+        raise InputError("--set data.inputs: say --inputs FILE")
+    known = None if inputs is None else given(inputs)
+    labels = None if classes is None else _labels(classes)
+    if known is not None and labels is not None and list(labels) != list(class_names(known)):
+        named = ",".join(class_names(known))
+        raise InputError(f"--classes {classes}: {inputs} says that classes are {named}; leave one of the two out")
     try:
         with nullcontext() if classes is None else one_class_will_do():
-            found, _ = load(name, **options)
+            found, _ = load(name, **options, inputs=known)
     except TypeError as error:
         raise InputError(f"data options {sorted(options)}: {error}") from error
-    return (found if classes is None else _relabelled(found, classes)).fitted().examples()
+    if known is None and labels is not None:
+        said = f"--classes {classes}" if isinstance(classes, str) else "the uploads' classes"
+        found = relabelled(found, labels, said)
+    return (found if known is not None and known.mean is not None else found.fitted()).examples()
 
 
 def read_weights(path: Path) -> dict[str, Any]:
@@ -207,31 +239,20 @@ def read_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not a safetensors file: {error}") from error
 
 
-def _relabelled(data: Dataset, classes: str | Sequence[str]) -> Dataset:
-    """The data set with classes counted in the order given: a party may lack some of them."""
-    import torch
-
-    said, given = "the uploads' classes", list(classes)
-    if isinstance(classes, str):
-        said = f"--classes {classes}"
-        if (number := as_number(classes)) is not None and not (classes.isdecimal() and number >= 2):
-            near = max(2, round(number))
-            raise InputError(
-                f"{said}: must be a whole number of at least 2 (nearest valid: {near}), or labels by commas"
-            )
-        given = (
-            [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
-        )
-        if "" in given:
-            raise InputError(f"{said}: label {given.index('') + 1} is empty, expected labels by commas")
-        if twice := [label for n, label in enumerate(given) if label in given[:n]]:
-            raise InputError(f"{said}: {twice[0]!r} stands there twice, expected each label once")
-    own = [str(label) for label in data.label_names or range(data.spec.classes)]
-    if missing := [label for label in own if label not in given]:
-        raise InputError(f"{said}: " + unknown("label", missing[0], given))
-    places = torch.tensor([given.index(label) for label in own])
-    spec = dataclasses.replace(data.spec, classes=len(given))
-    return dataclasses.replace(data, targets=places[data.targets], spec=spec, label_names=tuple(given))
+def _labels(classes: str | Sequence[str]) -> Sequence[str]:
+    """All labels in order, of what was given on the command line or is a list of them already."""
+    if not isinstance(classes, str):
+        return classes
+    said = f"--classes {classes}"
+    if (number := as_number(classes)) is not None and not (classes.isdecimal() and number >= 2):
+        near = max(2, round(number))
+        raise InputError(f"{said}: must be a whole number of at least 2 (nearest valid: {near}), or labels by commas")
+    given = [str(i) for i in range(int(classes))] if classes.isdecimal() else [c.strip() for c in classes.split(",")]
+    if "" in given:
+        raise InputError(f"{said}: label {given.index('') + 1} is empty, expected labels by commas")
+    if twice := [label for n, label in enumerate(given) if label in given[:n]]:
+        raise InputError(f"{said}: {twice[0]!r} stands there twice, expected each label once")
+    return given
 
 
 def _method(text: str, settings: Mapping[str, Any], option: str) -> tuple[Merging[Any], str]:
@@ -278,6 +299,8 @@ def _tables(settings: Sequence[str], allowed: Sequence[str]) -> dict[str, dict[s
         if table not in tables:
             choices = [f"{t}.KEY" if t else "KEY" for t in allowed]
             raise InputError(f"--set {setting}: expected one of {', '.join(choices)}")
+        if key in tables[table]:
+            raise InputError(f"--set {setting}: {'.'.join(keys)} is given twice, expected once")
         tables[table][key] = value
     return tables
 

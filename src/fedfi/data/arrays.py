@@ -59,12 +59,13 @@ def from_arrays(arrays: Mapping[str, Any], name: str) -> tuple[Dataset, Dataset 
     for key in layout[1:2] if layout[2] not in arrays else layout[1:]:
         if key not in arrays:
             raise InputError(f"data {name!r} has {layout[0]!r} but no {key!r}")
-    targets, names = encode_labels(_one_a_row(arrays[layout[1]], f"{name}: {layout[1]}"), None, name)
+    keys = layout[1::2] if layout[2] in arrays else layout[1:2]
+    labels, *test = (_one_a_row(arrays[key], f"{name}: {key}") for key in keys)
+    targets, tested, names = encode_both(labels, test[0] if test else None, name)
     train = from_inputs(arrays[layout[0]], targets, names, name, groups=arrays.get("groups"))
-    if layout[2] not in arrays:
+    if tested is None:
         return train, None
-    targets, _ = encode_labels(_one_a_row(arrays[layout[3]], f"{name}: {layout[3]}"), names, name)
-    return train, from_inputs(arrays[layout[2]], targets, names, f"{name}, test set", groups=arrays.get("test_groups"))
+    return train, from_inputs(arrays[layout[2]], tested, names, f"{name}, test set", groups=arrays.get("test_groups"))
 
 
 def from_inputs(
@@ -132,6 +133,8 @@ def encode_labels(
         values = values.astype(np.int64)
     if known is None:
         present, classes = np.unique(values, return_inverse=True)
+        if len(present) == 0:
+            raise InputError(f"data {name!r} has no examples: its labels are []")
         if len(present) < _LEAST_CLASSES.get():
             raise InputError(f"data {name!r}: all labels are {present[:1].tolist()}, expected at least 2 classes")
         names = tuple(str(label) for label in present.tolist())
@@ -142,6 +145,30 @@ def encode_labels(
         if label not in number:
             raise InputError(f"data {name!r}, test set: " + unknown("label", label, known))
     return torch.tensor([number[label] for label in strings], dtype=torch.int64), known
+
+
+def encode_both(
+    labels: Array | Sequence[Any], test: Array | Sequence[Any] | None, name: str
+) -> tuple[torch.Tensor, torch.Tensor | None, tuple[str, ...]]:
+    """Labels of training and test examples as classes; those of the training examples fix which there are.
+
+    Within `one_class_will_do` a test label that no training example has is a further class.
+
+    Args:
+        labels: As for `encode_labels`.
+        test: Likewise, or None.
+        name: For messages.
+
+    Returns:
+        Classes of both, int64 ``[n]`` and ``[m]``; the label of each class.
+    """
+    targets, names = encode_labels(labels, None, name)
+    if test is None:
+        return targets, None, names
+    if _LEAST_CLASSES.get() == 1:
+        _, others = encode_labels(test, None, f"{name}, test set")
+        names = (*names, *(label for label in others if label not in names))
+    return targets, encode_labels(test, names, name)[0], names
 
 
 def _refuse_missing(missing: Sequence[bool], name: str) -> None:

@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from fedfi.data import arrays, images, lines, tables, text
 from fedfi.data.dataset import Dataset
 from fedfi.data.partition import whole
-from fedfi.data.tables import Options
+from fedfi.data.tables import Fixed, Options
 from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.models.shapes import InputSpec
 
@@ -122,7 +122,10 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
     length = whole("length", 64 if options.length is None else options.length, least=1)
     with of_option("text"):
         texts = _texts(train.frame, str(options.text), name)
-    if options.tokenizer is None:
+    if options.fixed is not None:
+        tokens = _fixed_tokens(options.fixed, options, name)
+        length = options.fixed.length or length
+    elif options.tokenizer is None:
         size = whole("vocabulary", 8000 if options.vocabulary is None else options.vocabulary, least=257)
         tokens = text.train_tokenizer(texts, size, length)
     elif options.vocabulary is None:
@@ -138,6 +141,23 @@ def _from_text_rows(train: Rows, test: Rows | None, name: str, options: Options)
         return data, None
     texts, kept = _texts(test.frame, str(options.text), name), tables.groups(test.frame, options, name, test=True)
     return data, Dataset(tokens(texts), test_targets, **same, **kept)
+
+
+def _fixed_tokens(fixed: Fixed, options: Options, name: str) -> text.Tokens:
+    """What makes the token ids that inputs fix."""
+    for option in _TOKENS:
+        if getattr(options, option) is not None and (option != "tokenizer" or fixed.tokenizer is not None):
+            with of_option(option):
+                raise InputError(f"data {name!r}: the inputs fix the token ids: leave the option {option!r} out")
+    length = 64 if fixed.length is None else fixed.length
+    if fixed.tokenizer is not None:
+        return text.recorded_tokenizer(fixed.tokenizer, length)
+    if options.tokenizer is not None:
+        return text.pretrained_tokenizer(options.tokenizer, length)
+    raise InputError(
+        f"data {name!r}: the inputs hold no tokenizer, as those of uploads: take the inputs.json of whoever trained it,"
+        " or name a pretrained one by the option 'tokenizer'"
+    )
 
 
 def _texts(frame: pd.DataFrame, key: str, name: str) -> list[str]:
@@ -238,12 +258,10 @@ def _read_pictures(folder: Path, test: Path | None, name: str, options: Options)
             "images for each class"
         )
     pixels, labels = images.read_folder(folder, name)
-    targets, names = arrays.encode_labels(labels, None, name)
+    other, tests = (None, None) if test is None else images.read_folder(test, name)
+    targets, tested, names = arrays.encode_both(labels, tests, name)
     data = _images(pixels, targets, names, name)
-    if test is None:
-        return data, None
-    pixels, labels = images.read_folder(test, name)
-    return data, _images(pixels, arrays.encode_labels(labels, names, name)[0], names, name)
+    return data, None if other is None or tested is None else _images(other, tested, names, name)
 
 
 def _images(pixels: images.Array, targets: torch.Tensor, names: tuple[str, ...], name: str) -> Dataset:

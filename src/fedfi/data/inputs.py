@@ -7,8 +7,8 @@ from training examples, and what makes token ids.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from torch import Tensor
 from fedfi.arguments import Named, described
 from fedfi.data import arrays, files, images, objects, tables, text
 from fedfi.data.dataset import Dataset, model_inputs
-from fedfi.errors import InputError, PlaceError, first_line
+from fedfi.errors import InputError, PlaceError, as_number, first_line
 from fedfi.models.shapes import InputSpec
 from fedfi.numerics.finite import all_finite
 
 FILE = "inputs.json"
 METADATA = "inputs"
 """Its name in the metadata of an exported file."""
+_UPLOAD, _MERGED = "fedfi-upload", "fedfi-merged"
+"""How the formats of files of `fedfi fisher` and `fedfi merge` begin."""
 _STATISTICS = ("fill", "mean", "std")
 _ROWS = {
     "tabular": "a path of a csv, tsv or parquet file, a data frame, a list of dictionaries, or an array [n, features]",
@@ -80,11 +82,15 @@ class Inputs(metaclass=Named):
         )
 
     @staticmethod
-    def read(path: str | Path) -> Inputs:
+    def read(path: str | Path, *, uploads: bool = False) -> Inputs:
         """Reads what belongs to a model.
 
         Args:
-            path: A run directory, its ``inputs.json``, or a ``.safetensors`` or ``.pt2`` file of `fedfi export`.
+            path: A run directory, its ``inputs.json``, a ``.safetensors`` or ``.pt2`` file of ``fedfi export``, or a
+                file of ``fedfi merge --validate``.
+            uploads: Take a file of ``fedfi fisher``, too. It names columns, categories and classes, but how a party's
+                numbers are normalised does not travel, so `prepare` would leave them as they are; nor is a tokenizer
+                loaded that it names.
 
         Raises:
             InputError: If there is nothing of the kind, or it is damaged.
@@ -93,13 +99,58 @@ class Inputs(metaclass=Named):
         path = path / FILE if path.is_dir() else path
         if not path.is_file():
             raise PlaceError(f"{path}: no such file; runs of ratings have none, nor have those of older versions")
-        found = _content(path)
-        if not found:
-            raise PlaceError(f"{path}: says nothing of a model's inputs; export the run again, or read its {FILE}")
+        held = _held(path)
+        found, upload = held.get(METADATA), _uploaded(held)
+        if upload is not None and not uploads:
+            raise PlaceError(
+                f"{path}: is an upload of fedfi fisher, in which no normalisation travels: read the merged file of"
+                f" fedfi merge --validate; fedfi.load(..., inputs={str(path)!r}) takes columns and classes of it"
+            )
+        if not (found or upload):
+            cure = f"export the run again, or read its {FILE}"
+            if held.get("format", "").startswith(_MERGED):
+                cure = "merge with --validate, whose examples give the normalisation"
+            raise PlaceError(f"{path}: says nothing of a model's inputs; {cure}")
         try:
-            return from_record(json.loads(found))
+            inputs = from_record(json.loads(upload or found or ""))
+            return inputs if upload is None else replace(inputs, tokenizer=None)  # a stranger says where to load from
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             raise PlaceError(f"{path}: is damaged ({first_line(error)})") from error
+
+    def union(self, *others: Inputs) -> Inputs:
+        """Inputs of tables that know all categories and labels that any of these know, and no normalisation.
+
+        What parties agree on before they train, where each may lack some: `fedfi.load` and ``--inputs`` take it.
+
+        Args:
+            others: Those of other parties, with the same columns in any order.
+
+        Returns:
+            Columns in the order of this one; values of categories, and labels, in sorted order (numbers by value).
+
+        Raises:
+            InputError: If one is of no table with named columns, or the columns differ, naming the first that does.
+        """
+        everyone = (self, *others)
+        for position, each in enumerate(everyone):
+            if each.columns is None:
+                raise InputError(f"inputs {position} name no columns, expected those of tables with headings")
+            for what, mine, theirs in (
+                ("column of numbers", self.columns or (), each.columns),
+                ("column of categories", tuple(self.categories or {}), tuple(each.categories or {})),
+            ):
+                if odd := sorted(set(mine) ^ set(theirs)):
+                    who = 0 if odd[0] in mine else position
+                    raise InputError(
+                        f"inputs 0 and {position} differ: only {who} has {odd[0]!r} as a {what}; load all with the same"
+                        " 'columns' and 'categories'"
+                    )
+        categories = {c: _sorted({v for e in everyone for v in (e.categories or {})[c]}) for c in self.categories or {}}
+        numbered = (map(str, range(e.spec.classes)) if e.labels is None else e.labels for e in everyone)
+        labels = _sorted({label for names in numbered for label in names})
+        width = len(self.columns or ()) + sum(map(len, categories.values()))
+        spec = replace(self.spec, shape=(width,), classes=len(labels))
+        return Inputs(spec, labels, self.columns, categories)
 
     def prepare(self, rows: Any) -> Tensor:
         """Model inputs of new rows, pictures or texts.
@@ -192,23 +243,37 @@ def _frame(rows: Any) -> Any:
     return pd.DataFrame(rows)
 
 
-def _content(path: Path) -> str | None:
-    """The JSON in a file, or in the metadata of a model's."""
+def _held(path: Path) -> Mapping[str, str]:
+    """The metadata of a model's file, whatever its name; of a file of JSON, it all as `METADATA`."""
     try:
-        if path.suffix == ".safetensors":
+        with path.open("rb") as file:
+            start = file.read(9)
+        if path.suffix == ".safetensors" or (
+            start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
+        ):
             from safetensors import safe_open
 
             with safe_open(str(path), "pt") as model:
-                return (model.metadata() or {}).get(METADATA)
+                return model.metadata() or {}
         if path.suffix == ".pt2":
             import torch.export
 
             extra = {METADATA: ""}
             torch.export.load(path, extra_files=extra)
-            return extra[METADATA]
-        return path.read_text(encoding="utf-8")
+            return extra
+        return {METADATA: path.read_text(encoding="utf-8")}
     except Exception as error:  # whatever the libraries raise for a file of another kind
         raise PlaceError(f"{path}: cannot be read: {first_line(error)}") from error
+
+
+def _uploaded(held: Mapping[str, str]) -> str | None:
+    """The JSON in the metadata of an upload, whose scalars are one text; None: it is no upload."""
+    try:
+        scalars = json.loads(held.get("scalars", ""))
+        known = str(scalars["format"]).startswith(_UPLOAD)
+        return str(scalars[METADATA]) if known else None
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def from_record(record: Mapping[str, Any]) -> Inputs:
@@ -230,6 +295,14 @@ def from_record(record: Mapping[str, Any]) -> Inputs:
         pixels=record.get("pixels"),
         tokenizer=record.get("tokenizer"),
     )
+
+
+def _sorted(values: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by value, where all are; otherwise texts."""
+    numbers = {value: as_number(value) for value in values}
+    if None in numbers.values():
+        return tuple(sorted(numbers))
+    return tuple(sorted(numbers, key=lambda value: (numbers[value] or 0.0, value)))
 
 
 def _names(values: Any) -> tuple[str, ...] | None:

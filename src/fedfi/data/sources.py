@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from fedfi.arguments import described, named
-from fedfi.data import arrays, files, hub, objects, tables
+from fedfi.data import arrays, files, fixing, hub, objects, tables
 from fedfi.data.catalog import RATINGS
 from fedfi.data.dataset import Dataset
+from fedfi.data.inputs import Inputs
 from fedfi.data.tables import Options
 from fedfi.errors import InputError, beside, of_option, unknown
 from fedfi.importing import call, import_callable
@@ -55,6 +56,7 @@ def load(
     length: int | None = None,
     tokenizer: str | None = None,
     augment: list[str] | tuple[str, ...] | None = None,
+    inputs: Inputs | str | Path | None = None,
 ) -> Pair:
     """Loads a data set.
 
@@ -79,6 +81,10 @@ def load(
         length: Token ids an example (default 64).
         tokenizer: Name or folder of a pretrained tokenizer instead.
         augment: Random transforms of training batches of images: "crop", "flip".
+        inputs: What fixes columns, categories, token ids and classes, whatever these data have of them: a
+            `fedfi.Inputs`, a file that `fedfi.Inputs.read` reads, or an upload of ``fedfi fisher``. A category or label
+            that it does not know is an error, other columns are left out. A normalisation that it has becomes the data
+            set's (`Dataset.mean`); `federate` and `Dataset.fitted` compute their own.
 
     Returns:
         The training set and the official test set, or None where there is none.
@@ -98,7 +104,13 @@ def load(
         tokenizer=tokenizer,
         augment=None if augment is None else tuple(augment),
     )
-    pair = _read(name, options)
+    if inputs is not None:
+        known = fixing.given(inputs)
+        with arrays.one_class_will_do():
+            train, tested = _read(name, dataclasses.replace(options, fixed=fixing.fixed(known)))
+        pair = fixing.conformed(train, known), None if tested is None else fixing.conformed(tested, known)
+    else:
+        pair = _read(name, options)
     if options.augment is None:
         return pair
     return dataclasses.replace(pair[0], augment=options.augment), pair[1]
@@ -150,7 +162,7 @@ def _read(name: Any, options: Options) -> Pair:
 
 def _accept(options: Options, what: str, accepted: tuple[str, ...]) -> None:
     for field in dataclasses.fields(options):
-        if getattr(options, field.name) is not None and field.name not in (*accepted, "augment"):
+        if getattr(options, field.name) is not None and field.name not in (*accepted, "augment", "fixed"):
             allowed = f"takes only {', '.join(accepted)}" if accepted else "takes none"
             hint = _RETURN_GROUPS if field.name == "group" and what.startswith(("function", "given")) else ""
             with of_option(field.name):

@@ -7,17 +7,17 @@ their names in advance but learns nothing from any row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedfi.data import lines
-from fedfi.data.arrays import encode_labels
+from fedfi.data.arrays import encode_both
 from fedfi.data.dataset import Dataset
-from fedfi.errors import InputError, as_number, counted, of_option, unknown
+from fedfi.errors import InputError, as_number, counted, of_option, these, unknown
 from fedfi.models.shapes import InputSpec
 
 if TYPE_CHECKING:
@@ -29,6 +29,23 @@ _MANY = 20
 """In so many rows it is no chance that all values of a column of whole numbers or of categories differ."""
 _MOST_SLIPS = 0.1
 """A column of which so few values are no numbers is one of numbers, with slips; above it, it is one of categories."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """How rows are read, as somebody else has fixed it; see `fedfi.data.inputs.Inputs`.
+
+    Attributes:
+        columns: Columns of numbers; None: not known by name.
+        categories: Values of each column of categories; others are errors.
+        tokenizer: What makes token ids of texts.
+        length: Token ids an example.
+    """
+
+    columns: tuple[str, ...] | None = None
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] | None = None
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +63,7 @@ class Options:
         length: Token ids an example.
         tokenizer: Name or folder of a pretrained tokenizer.
         augment: Random transforms of training images.
+        fixed: What is fixed already; None: nothing.
     """
 
     label: str | None = None
@@ -58,6 +76,7 @@ class Options:
     length: int | None = None
     tokenizer: str | None = None
     augment: tuple[str, ...] | None = None
+    fixed: Fixed | None = None
 
 
 def column(frame: pd.DataFrame, wanted: str, name: str) -> pd.Series:
@@ -94,12 +113,10 @@ def labels(
     key = label_column(train, options, name)
     with of_option("label" if options.label is not None else ""):
         _refuse_missing(train, [key], name)
-        targets, names = encode_labels(train[key].to_numpy(), None, name)
         if test is None:
-            return targets, None, names
+            return encode_both(train[key].to_numpy(), None, name)
         _refuse_missing(test, [key], f"{name}, test set")
-        tested, _ = encode_labels(test[key].to_numpy(), names, name)
-        return targets, tested, names
+        return encode_both(train[key].to_numpy(), test[key].to_numpy(), name)
 
 
 def groups(frame: pd.DataFrame, options: Options, name: str, *, test: bool = False) -> dict[str, Any]:
@@ -133,7 +150,10 @@ def from_frame(
     """
     targets, test_targets, names = labels(train, test, options, name)
     key = label_column(train, options, name)
-    if options.columns is None:
+    fixed = options.fixed if options.fixed is not None and options.fixed.columns is not None else None
+    if fixed is not None:
+        chosen = _fixed_columns(train, fixed, options, key, name)
+    elif options.columns is None:
         chosen = [c for c in map(str, train.columns) if c not in (key, options.group)]
     else:
         chosen = list(options.columns)
@@ -144,13 +164,19 @@ def from_frame(
                 raise InputError(f"data {name!r}: the label {key!r} is also among the columns to learn from")
     if not chosen:
         raise InputError(f"data {name!r} has no columns to learn from besides {key!r}")
-    numbers, categories = _columns(train, chosen, options.categories or (), name)
+    if fixed is not None:
+        numbers, categories = list(fixed.columns or ()), dict(fixed.categories)
+    else:
+        numbers, categories = _columns(train, chosen, options.categories or (), name)
+    left = [c for c in map(str, train.columns) if c not in (*chosen, key, options.group)] if fixed is not None else []
     features = (*numbers, *(f"{c}={value}" for c, values in categories.items() for value in values))
     one_hot = len(features) - len(numbers)
 
     def build(frame: pd.DataFrame, classes: torch.Tensor, *, test: bool) -> Dataset:
         if not missing:
             _refuse_missing(frame, chosen, name)
+        if fixed is not None:
+            _refuse_new(frame, categories, f"{name!r}, test set" if test else repr(name))
         values = torch.from_numpy(features_of(frame, numbers, categories, name, "the test set" if test else name))
         return Dataset(
             inputs=values,
@@ -161,7 +187,7 @@ def from_frame(
             feature_names=features,
             one_hot=one_hot,
             categories=categories,
-            notes=() if test else _odd(frame, (*numbers, *categories)),
+            notes=() if test else (*_left_out(left), *_odd(frame, (*numbers, *categories))),
             **groups(frame, options, name, test=test),
         )
 
@@ -249,19 +275,58 @@ def features_of(
             raise InputError(f"data {name!r}: {said} in column {c!r} ({lines.placed(frame, wrong)})")
         parts.append(array[:, None])
     for c, known in categories.items():
-        values = column(frame, c, name)
-        places: dict[str, int | None] = {text: i for i, text in enumerate(known)}
-        plain = list(map(_plainly, known))
+        values, place_of = column(frame, c, name), _places(known)
         hot = np.zeros((len(frame), len(known)), dtype=np.float32)
         for row, (value, missing) in enumerate(zip(values.tolist(), values.isna().tolist(), strict=True)):
             if missing:
                 continue
-            if (text := str(value)) not in places:  # a column without a missing cell has 1 where another has 1.0
-                places[text] = plain.index(_plainly(text)) if plain.count(_plainly(text)) == 1 else None
-            if (place := places[text]) is not None:
+            if (place := place_of(str(value))) is not None:
                 hot[row, place] = 1
         parts.append(hot)
     return np.concatenate(parts, axis=1)
+
+
+def _places(known: Sequence[str]) -> Callable[[str], int | None]:
+    """Where a category stands among those that are known; None: nowhere."""
+    places: dict[str, int | None] = {text: i for i, text in enumerate(known)}
+    plain = list(map(_plainly, known))
+
+    def place_of(text: str) -> int | None:
+        if text not in places:  # a column without a missing cell has 1 where another has 1.0
+            places[text] = plain.index(_plainly(text)) if plain.count(_plainly(text)) == 1 else None
+        return places[text]
+
+    return place_of
+
+
+def _refuse_new(frame: pd.DataFrame, categories: Mapping[str, Sequence[str]], what: str) -> None:
+    """Refuses a category that the inputs do not know, which would be no category at all."""
+    for c, known in categories.items():
+        values, place_of = frame[c], _places(known)
+        for row, (value, missing) in enumerate(zip(values.tolist(), values.isna().tolist(), strict=True)):
+            if not missing and place_of(str(value)) is None:
+                where = lines.place(frame, row)
+                raise InputError(
+                    f"data {what}: column {c!r}, {where}: {unknown('category', value, known)}, as the inputs fix them"
+                )
+
+
+def _fixed_columns(frame: pd.DataFrame, fixed: Fixed, options: Options, key: str, name: str) -> list[str]:
+    """The columns that inputs fix, where the table has them."""
+    for option in ("columns", "categories"):
+        if getattr(options, option) is not None:
+            with of_option(option):
+                raise InputError(f"data {name!r}: the inputs fix the columns: leave the option {option!r} out")
+    chosen = [*(fixed.columns or ()), *fixed.categories]
+    for wanted in chosen:
+        column(frame, wanted, name)
+    if key in chosen:
+        raise InputError(f"data {name!r}: the label {key!r} is a column that the inputs learn from")
+    return chosen
+
+
+def _left_out(columns: Sequence[str]) -> tuple[str, ...]:
+    return (f"{these('column', columns)}: left out, since the inputs do not name it",) if columns else ()
 
 
 def _plainly(text: str) -> str:

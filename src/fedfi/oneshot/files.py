@@ -8,9 +8,7 @@ checkpoint is not named at all, and sizes that its tensors do not bear out are r
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,18 +19,20 @@ import torch
 from torch import Tensor
 
 from fedfi.channels import Wiring, discover
-from fedfi.data.dataset import Examples
-from fedfi.errors import InputError
+from fedfi.data.dataset import Dataset, Examples
+from fedfi.data.fixing import columns_differ
+from fedfi.data.inputs import Inputs
+from fedfi.errors import InputError, counted
 from fedfi.federation.checkpoint import write_output
 from fedfi.federation.evaluation import take_statistics
 from fedfi.federation.packet import Packet, PacketError, Tree, decode
-from fedfi.federation.rng import keyed_generator, keyed_global_rng
-from fedfi.federation.task import Task
-from fedfi.federation.workbench import Workbench
-from fedfi.models import InputSpec, build, outside, trained_size
+from fedfi.federation.rng import keyed_generator
+from fedfi.models import InputSpec, outside
+from fedfi.oneshot.described import Network, check_code, check_sizes, layout_hash, options_of, spec_of
 from fedfi.oneshot.header import DIGEST, Meaning, digest_of, sealed, spec_json, spec_text
+from fedfi.oneshot.mergedfile import deployed, described
 from fedfi.oneshot.method import Context, Merging
-from fedfi.oneshot.server import Server, score_of, task_of
+from fedfi.oneshot.server import Server, score_of
 from fedfi.oneshot.sound import Fit, check_rounding, fit_of, load_weights
 from fedfi.oneshot.statistics import KINDS, measure
 from fedfi.oneshot.uploads import Merged, Upload, largest
@@ -41,31 +41,6 @@ from fedfi.oneshot.wire import Bits, Form
 FORMAT = "fedfi-upload-2"
 _HEADER = {"format": str, "model": str, "options": str, "spec": str, "layout": str, "party": str, "kinds": str,
            "method": str, "bits": int, "examples": int, "inputs": str, "tokens": str, DIGEST: str}  # fmt: skip
-_MOST_INPUT = 2**24  # numbers of one example: three channels of 2,300 by 2,300
-
-
-@dataclass(frozen=True)
-class Network:
-    """Which network: what `fedfi.models.build` is called with.
-
-    Attributes:
-        name: A name of `fedfi.models.available`, or ``package.module:function``.
-        options: Its options.
-        spec: What it is fed.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    spec: InputSpec
-
-    def task(self, examples: Examples | None = None) -> Task:
-        """A task of this network; `examples` are the server's."""
-        return task_of(lambda: build(self.name, self.spec, self.options), self.spec, examples)
-
-    def bench(self) -> Workbench:
-        """An instance."""
-        with keyed_global_rng(0, "files"):
-            return Workbench(build(self.name, self.spec, self.options))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +81,6 @@ class Written:
     notes: Sequence[str]
 
 
-def layout_hash(bench: Workbench) -> str:
-    """A digest of the names, shapes and types of a network's parameters and buffers."""
-    entries = [[n, list(t.shape), str(t.dtype)] for n, t in sorted(bench.tree().items())]
-    return hashlib.blake2b(json.dumps(entries).encode(), digest_size=8).hexdigest()
-
-
 def write_upload(
     path: Path,
     network: Network,
@@ -126,6 +95,7 @@ def write_upload(
     source: str = "weights",
     counted: bool = False,
     channels: str = "",
+    hint: str = "",
 ) -> Written:
     """Measures a model and writes its upload.
 
@@ -141,6 +111,7 @@ def write_upload(
         limit: Measure on so many examples at most.
         source: Where the weights are from; errors start with it.
         counted: Whether the number of classes was counted from the examples, rather than given.
+        hint: What to do where weights have columns that the data lack.
         channels: What needs the network's channel groups, which errors start with; empty: nothing does.
 
     Returns:
@@ -157,7 +128,7 @@ def write_upload(
             " makes the network (--model package.module:function), which the merge then names, too"
         )
     bench = network.bench()
-    load_weights(bench, weights, source, network.spec.classes if counted else None)
+    load_weights(bench, weights, source, network.spec.classes if counted else None, _columns(examples.dataset, hint))
     if channels:
         _check_channels(network, channels)
     task = network.task()
@@ -213,18 +184,15 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
     if (digest := digest_of(packet)) != about[DIGEST]:
         raise InputError(f"{path}: is damaged: its digest is {about[DIGEST]}, that of what it holds {digest}")
     name = str(about["model"])
-    if ":" in name and model != name:
-        raise InputError(f"{path}: its model is code, {name!r}; to run it say --model {name}")
-    if model not in (None, name):
-        raise InputError(f"--model {model}: {path} is of model {name!r}, which needs not be named")
-    network = Network(name, _options(str(about["options"]), path), _spec(str(about["spec"]), path))
+    check_code(name, model, path, "--model ")
+    network = Network(name, options_of(str(about["options"]), path), spec_of(str(about["spec"]), path))
     kinds = tuple(k for k in str(about["kinds"]).split(",") if k)
     if unknown_kinds := [k for k in kinds if k not in KINDS]:
         raise InputError(f"{path}: holds {unknown_kinds[0]!r}, expected some of {', '.join(KINDS)}")
     if about["bits"] not in (16, 32):
         raise InputError(f"{path}: bits is {about['bits']}, expected 16 or 32 (nearest valid: 16)")
     meaning = _meaning(about, network.spec, path)
-    _check_sizes(network, packet, path)
+    check_sizes(network, packet.tensors["model"].numel() if "model" in packet.tensors else 0, path)
     try:
         bench = network.bench()
     except InputError as error:
@@ -238,42 +206,6 @@ def read_upload(path: Path, model: str | None = None) -> UploadFile:
         raise InputError(f"{path}: {str(error).removeprefix(f'client {str(path)!r}: ')}") from error
     upload = form.unpack(packet, str(about["party"]))
     return UploadFile(path, network, str(about["layout"]), kinds, str(about["method"]), upload, meaning)
-
-
-def _check_sizes(network: Network, packet: Packet, path: Path) -> None:
-    """Refuses a header that asks for more than the upload's own tensors hold, before anything of that size is made."""
-    name, options, spec = network.name, network.options, network.spec
-    for option in outside(name):
-        if options.get(option) is not None:
-            raise InputError(
-                f"{path}: its model is loaded from {option} = {options[option]!r}, which no upload may ask"
-            )
-    held = packet.tensors["model"].numel() if "model" in packet.tensors else 0
-    asked: dict[str, float] = {"classes": spec.classes, "vocabulary": spec.vocabulary or 0}
-    if ":" not in name:  # else whoever merges has named it
-        asked |= _numbers("options", dict(options))
-    for what, number in asked.items():
-        if number > held:
-            raise InputError(f"{path}: {what} = {number:g} is more than its {held:,} parameters")
-    if math.prod(spec.shape) > _MOST_INPUT:
-        raise InputError(f"{path}: an example is {list(spec.shape)}, expected at most {_MOST_INPUT:,} numbers")
-    if ":" in name:
-        return
-    try:
-        expected = trained_size(name, spec, options)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    if expected != held:
-        raise InputError(f"{path}: holds {held:,} parameters, but {name!r} with its options has {expected:,}")
-
-
-def _numbers(name: str, value: Any) -> dict[str, float]:
-    """All numbers in a table of options, by dotted name."""
-    if isinstance(value, Mapping):
-        return {n: v for key, item in value.items() for n, v in _numbers(f"{name}.{key}", item).items()}
-    if isinstance(value, list):
-        return {n: v for i, item in enumerate(value) for n, v in _numbers(f"{name}.{i}", item).items()}
-    return {name: value} if isinstance(value, int | float) and not isinstance(value, bool) else {}
 
 
 def _meaning(about: Mapping[str, Any], spec: InputSpec, path: Path) -> Meaning:
@@ -315,12 +247,16 @@ def check_together(
         raise InputError("there is nothing to merge: expected at least one upload")
     first = files[0]
     for other in files[1:]:
+        found, cure = first.meaning.differs(other.meaning), ""
+        if columns_differ(first.meaning.inputs, other.meaning.inputs) == found:
+            cure = "; models of the same columns are trained on fedfi.load(..., inputs=FILE) with one FILE for all, and"
+            cure += " measured by fedfi fisher --inputs FILE"
         for what in ("model", "input") if widths else ("model", "options", "input", "layout"):
             mine, theirs = (_value(f, what) for f in (first, other))
-            if mine != theirs:
+            if mine != theirs and not (what == "input" and found):
                 raise InputError(f"{first.path} and {other.path} differ in {what}: {mine} and {theirs}")
-        if found := first.meaning.differs(other.meaning):
-            raise InputError(f"{first.path} and {other.path} differ in {found}")
+            if what == "input" and found:
+                raise InputError(f"{first.path} and {other.path} differ in {found}{cure}")
     if not mixtures:
         _check_parties(files)
     more = "".join(f" --set {shlex.quote(setting)}" for setting in settings)
@@ -345,7 +281,14 @@ def check_judge(files: Sequence[UploadFile], examples: Examples, source: str) ->
     """
     first, meaning = files[0], Meaning.of(examples.dataset)
     if found := first.meaning.differs(meaning):
-        raise InputError(f"{first.path} and {source} differ in {found}")
+        by_name = columns_differ(first.meaning.inputs, meaning.inputs) == found
+        cure = f"; --inputs {first.path} reads them with the uploads' columns and categories" if by_name else ""
+        raise InputError(f"{first.path} and {source} differ in {found}{cure}")
+    given, expected = examples.dataset.spec, first.network.spec
+    if given.shape != expected.shape:
+        raise InputError(
+            f"{source}: an example is {list(given.shape)}, but the uploads' models take {list(expected.shape)}"
+        )
     if first.meaning.nameless(meaning):
         return [_nameless(str(first.path), source)]
     return []
@@ -383,7 +326,7 @@ def merge_files(
     examples: Examples | None = None,
     base: Tree | None = None,
     seed: int = 0,
-) -> tuple[Merged, dict[str, Any]]:
+) -> tuple[Tree, dict[str, str], dict[str, Any]]:
     """Merges uploads and says what came of it.
 
     Args:
@@ -394,7 +337,8 @@ def merge_files(
         seed: Of the method's draws.
 
     Returns:
-        The merge, and a report: the parties, the method's numbers, and scores where there are examples.
+        The deployed network's state dict; what says how to make the network again (`mergedfile.described`); and a
+        report: the parties, the method's numbers, and scores where there are examples.
     """
     lead = files[largest([f.upload for f in files])]
     task = lead.network.task(examples)
@@ -403,9 +347,10 @@ def merge_files(
     merged = method.merged(uploads, Context(server, base, 0, keyed_generator(seed, "merge")))
     parties = [_party(f, merged, server if f.layout == lead.layout else None) for f in files]
     report: dict[str, Any] = {"parties": parties, "merge": dict(merged.metrics)}
-    if examples is not None and merged.deployed is None:
-        report["score"] = score_of(task, server.loaded(merged.model), examples)
-    return merged, report
+    module, tensors = deployed(method, merged, server, seed)
+    if examples is not None:
+        report["score"] = score_of(task, module, examples)
+    return tensors, described(lead.network, module, merged), report
 
 
 def lead_of(files: Sequence[UploadFile]) -> Network:
@@ -444,6 +389,16 @@ def _party(file: UploadFile, merged: Merged, server: Server | None) -> dict[str,
     return {k: v for k, v in found.items() if v is not None}
 
 
+def _columns(data: Dataset, hint: str) -> str:
+    """What the columns of a table are, with `hint`; empty where it does not name them."""
+    inputs = Inputs.of(data)
+    if inputs.columns is None or not hint:
+        return ""
+    numbers = [counted(len(inputs.columns), "number")] if inputs.columns else []
+    categories = [f"{counted(len(v), 'category', 'categories')} of {c!r}" for c, v in (inputs.categories or {}).items()]
+    return f" for the columns that the data have ({', '.join([*numbers, *categories])}){hint}"
+
+
 def _value(file: UploadFile, what: str) -> str:
     network = file.network
     values = {
@@ -453,18 +408,3 @@ def _value(file: UploadFile, what: str) -> str:
         "layout": file.layout,
     }
     return values[what]
-
-
-def _options(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: is not an upload: its options are {text!r}") from error
-
-
-def _spec(text: str, path: Path) -> InputSpec:
-    try:
-        values = json.loads(text)
-        return InputSpec(**{**values, "shape": tuple(int(n) for n in values["shape"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: is not an upload: its spec is {text!r}") from error

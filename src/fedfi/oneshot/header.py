@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedfi.data.dataset import Dataset
+from fedfi.data.fixing import class_names, columns_differ, differing
 from fedfi.data.inputs import Inputs, from_record
 from fedfi.federation.packet import Packet
 from fedfi.models import InputSpec
@@ -70,17 +70,10 @@ class Meaning:
         Classes without names are 0, 1, ...; columns are compared where both have names.
         """
         mine, theirs = self.inputs, other.inputs
-        if found := _first("labels: class", _labels(mine), _labels(theirs)):
+        if found := differing("labels: class", class_names(mine), class_names(theirs)):
             return found
-        if mine.columns is not None and theirs.columns is not None:
-            if found := _first("columns: number", mine.columns, theirs.columns):
-                return found
-            own, others = mine.categories or {}, theirs.categories or {}
-            if found := _first("columns of categories: number", tuple(own), tuple(others)):
-                return found
-            for column in own:
-                if found := _first(f"categories of {column!r}: number", own[column], others[column]):
-                    return found
+        if found := columns_differ(mine, theirs):
+            return found
         if self.tokens and other.tokens and self.tokens != other.tokens:
             return f"tokenizer: {self.tokens} and {other.tokens}"
         return None
@@ -116,18 +109,3 @@ def spec_text(spec: InputSpec) -> str:
 def spec_json(spec: InputSpec) -> str:
     """The same, for machines."""
     return json.dumps(dataclasses.asdict(spec), sort_keys=True)
-
-
-def _labels(inputs: Inputs) -> Sequence[str]:
-    return inputs.labels if inputs.labels is not None else [str(i) for i in range(inputs.spec.classes)]
-
-
-def _first(what: str, mine: Iterable[str], theirs: Iterable[str]) -> str | None:
-    for i, (a, b) in enumerate(zip_longest(mine, theirs)):
-        if a is None or b is None or str(a) != str(b):
-            return f"{what} {i} is {_shown(a)} and {_shown(b)}"
-    return None
-
-
-def _shown(name: str | None) -> str:
-    return "missing" if name is None else repr(str(name))

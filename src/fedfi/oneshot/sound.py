@@ -24,7 +24,9 @@ _JOINED = re.compile(r"^networks\.\d+\.")  # of `together.joined` models
 _TOLD, _REFUSED = 0.01, 0.1  # of a tensor's numbers half are changed by more than this, relatively
 
 
-def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str, counted: int | None = None) -> None:
+def load_weights(
+    bench: Workbench, weights: Mapping[str, Tensor], source: str, counted: int | None = None, columns: str = ""
+) -> None:
     """Takes a network's values from a state dict, all of them.
 
     Args:
@@ -32,6 +34,7 @@ def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str, c
         weights: The state dict.
         source: Where it is from; errors start with it.
         counted: The network's number of classes where that was counted from examples, which may lack some.
+        columns: What to say where the weights have more inputs than the network has from its examples' columns.
 
     Raises:
         InputError: Naming the source and the first name that is missing, unexpected, or of another shape; or as
@@ -48,7 +51,8 @@ def load_weights(bench: Workbench, weights: Mapping[str, Tensor], source: str, c
             given, expected = list(value.shape), list(state[name].shape)
             few = counted is not None and given[:1] > expected[:1] == [counted] and given[1:] == expected[1:]
             hint = f" for the {counted} classes that the data name; if they lack some, give all by --classes"
-            raise InputError(f"{source}: {name!r} has shape {given}, expected {expected}{hint if few else ''}")
+            hint = hint if few else columns if given[-1:] > expected[-1:] and len(given) == len(expected) == 2 else ""
+            raise InputError(f"{source}: {name!r} has shape {given}, expected {expected}{hint}")
     check_values(bench, weights, source)
     own = bench.tree()
     bench.load({n: t for n, t in weights.items() if n in own})
