@@ -272,7 +272,9 @@ ROWS: dict[str, Row] = {
         Encrypted(**HALF, algorithm=FedFIbOS(capacities=MIX), encryption={**CLEAR, "clip": 32}), silent=True
     ),
     "encrypted-fedrkg": Row(
-        Encrypted(**HALF, algorithm=FedRKG(interval=1), encryption={"enabled": False}), task=small.task, silent=True
+        Encrypted(**HALF, algorithm=FedRKG(interval=1), encryption={"enabled": False, "clip": 64.0}),
+        task=small.task,
+        silent=True,
     ),
     "encrypted-private": Row(
         Encrypted(
