@@ -186,3 +186,19 @@ def test_inputs_of_a_merged_file_have_the_judges_normalisation(judged):
         record = json.loads(found["inputs"])
         assert record["labels"] == ["a", "b"]
         assert record["mean"] == data.mean.tolist()
+
+
+def test_data_that_a_network_does_not_take_are_named(fedfi, parties, monkeypatch):
+    """A network of code has the width that it has, whatever the data."""
+    monkeypatch.chdir(parties)
+    code = "import torch\ndef net(spec):\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 4))\n"
+    (parties / "narrow.py").write_text(code)
+    tensors_to_file(
+        parties / "n.safetensors", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 4)).state_dict()
+    )
+    for method in ("fedfiot", "average"):
+        given = ["--model", "narrow:net", "--weights", "n.safetensors", "--data", "d0.npz", "--classes", "4"]
+        found, _, err = fedfi("fisher", *given, "--for", method, "-o", "n.upload")
+        assert found == 2
+        assert "n.safetensors: narrow:net on inputs [2, 1, 8, 8]" in err
+        assert not Path("n.upload").exists()

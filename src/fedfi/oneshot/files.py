@@ -29,6 +29,7 @@ from fedfi.federation.packet import Packet, PacketError, Tree, decode
 from fedfi.federation.rng import keyed_generator
 from fedfi.models import InputSpec, outside
 from fedfi.oneshot.described import Network, check_code, check_sizes, layout_hash, options_of, spec_of
+from fedfi.oneshot.handed import tried
 from fedfi.oneshot.header import DIGEST, Meaning, digest_of, sealed, spec_json, spec_text
 from fedfi.oneshot.mergedfile import deployed, described
 from fedfi.oneshot.method import Context, Merging
@@ -129,6 +130,8 @@ def write_upload(
         )
     bench = network.bench()
     load_weights(bench, weights, source, network.spec.classes if counted else None, _columns(examples.dataset, hint))
+    if len(examples):
+        tried(bench, f"{source}: {network.name}", network.spec, examples)
     if channels:
         _check_channels(network, channels)
     task = network.task()
