@@ -124,6 +124,20 @@ def test_a_failing_run_does_not_stop_the_others(file: Path, fedfi) -> None:
     assert list(json.loads(Path("c/results.json").read_text())["failed"]) == ["wild/seed-0"]
 
 
+def test_what_a_run_warned_of_while_it_ran_is_told_once_behind_the_table(file: Path, fedfi) -> None:
+    file.write_text(file.read_text() + "[compare.wild]\nname = 'fedavg'\ntrain = { learning_rate = 50.0 }\n")
+    code, _, err = fedfi("compare", file, "--algorithms", "fedavg", "--out", "c")
+    assert code == 0
+    found = re.findall(
+        r"^wild seed 0: warning: the \w+ loss is .*training diverges; try a smaller learning_rate", err, re.M
+    )
+    assert len(found) == 1
+    assert err.count("diverges") == 1
+    code, out, _ = fedfi("run", file, "--set", "algorithm.name=fedavg", "--set", "train.learning_rate=50", "--out", "a")
+    assert code == 0
+    assert out.count("diverges") == 1
+
+
 @pytest.mark.parametrize(
     ("item", "parsed"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedfi.cli.results import warned
 from fedfi.federation.checkpoint import tensors_from_file
 from fedfi.federation.record import read_lines
 from fedfi.progress import progress
@@ -232,3 +233,16 @@ def test_progress_begins_with_the_first_round_that_is_done_again(capsys: pytest.
         for number in (1, 2):
             observe({"round": number})
     assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1/4", "round 2/4"]
+
+
+def test_warnings_are_named_one_line_a_kind() -> None:
+    warnings: list[dict[str, object]] = [{"key": "divergence", "text": "wild 1", "round": 1}]
+    warnings += [{"text": f"note {i}"} for i in range(3)]
+    warnings += [{"key": "clipped", "text": f"clipped {i}", "round": i} for i in (1, 2)]
+    warnings += [{"key": "divergence", "text": "wild 2", "round": 2}]
+    expected = [f"warning: note {i}" for i in range(3)]
+    expected += ["warning: clipped 2 (2 times; this is the last)", "warning: wild 2 (2 times; this is the last)"]
+    assert warned(warnings) == expected
+    more = [{"text": f"more {i}"} for i in range(3)]
+    assert warned(warnings + more)[-2:] == ["2 more warnings in events.jsonl", expected[-1]]
+    assert warned([]) == []

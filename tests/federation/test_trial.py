@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from tests.tiny import small
 from torch import nn
 
 import fedfi
-from fedfi.federation.divergence import divergence, short
+from fedfi.federation.divergence import Expected, divergence, short
 from fedfi.federation.record import read_lines
 from fedfi.federation.trial import try_out
 
@@ -87,7 +88,9 @@ def test_divergence() -> None:
     assert [bool(divergence(lines[:n])) for n in range(1, 5)] == [False, False, False, True]
     assert divergence(lines).startswith("the training loss is 10.1000 after round 4, it was 2.0000 after round 1")
     assert divergence([*lines, {"round": 5, "train/loss": float("nan")}]).startswith("the training loss is nan")
-    assert divergence(lines[:1], chance=0.3).startswith("the training loss is 2.0000 after round 1, chance is 0.3000")
+    assert divergence(lines[:1], Expected(0.3)).startswith(
+        "the training loss is 2.0000 after round 1, chance is 0.3000"
+    )
     assert divergence([*lines, {"round": 5}]) == ""
     assert divergence(lines).endswith("try a smaller learning_rate")
     private = {"round": 5, "train/loss": float("inf"), "privacy/noise": 50.0}
@@ -99,3 +102,75 @@ def test_divergence() -> None:
         "-1.0e5",
         "inf",
     ]
+
+
+def judged(*losses: float, accuracy: float = 0.25) -> list[dict[str, float]]:
+    """Rounds of four classes, whose clients learn."""
+    return [
+        {"round": i + 1, "train/loss": 1.3 / (i + 1), "global/loss": loss, "global/accuracy": accuracy}
+        for i, loss in enumerate(losses)
+    ]
+
+
+FOUR = math.log(4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (judged(1.44, 5.34), True),
+        (judged(1.44, 5.34, accuracy=0.3), False),  # more than a tenth above chance
+        (judged(1.44, 2.7), False),  # not twice that of chance, 2.7726
+        (judged(5.4, 5.34), False),  # not above its start
+        (judged(5.34), False),  # judged once
+        (judged(5.34, 1.2), False),  # over
+    ],
+)
+def test_a_loss_above_its_start_at_the_accuracy_of_chance_is_told_at_the_end(lines, said) -> None:
+    assert divergence(lines, Expected(FOUR)) == ""
+    assert bool(divergence(lines, Expected(FOUR), ended=True)) == said
+    assert divergence(lines, ended=True) == ""  # nobody knows what chance is
+
+
+def test_advice_names_the_running_statistics_of_the_model() -> None:
+    """Not where the training loss is astray, and beside the learning rate where both may be why."""
+    known = Expected(FOUR, ["features.1", "features.4"])
+    of_norms = "the running statistics of batch norms ('features.1', 'features.4') may be why: use group norm"
+    for lines in (judged(1.44, 5.34), judged(1.44, 7.82, accuracy=0.58)):
+        text = divergence(lines, known, ended=True)
+        assert text.endswith(f"clients learn (training loss 0.6500), so that {of_norms}")
+        assert "training diverges" not in text
+        assert divergence(lines, Expected(FOUR), ended=True).endswith("try a smaller learning_rate")
+    worse = judged(1.44, 7.82)
+    worse[1]["train/loss"] = 1.4
+    assert "training diverges; try a smaller learning_rate; the running statistics" in divergence(worse, known)
+    worse[1]["train/loss"] = 7.0
+    assert divergence(worse, known).endswith("training diverges; try a smaller learning_rate")
+
+
+@fedfi.method
+class Leaning(fedfi.Averaging):
+    """Raises the logit of class 0 by 2.5 a round."""
+
+    def train(self, client: fedfi.Client) -> fedfi.Trained:
+        client.workbench.parameters()["bias"][0] += 2.5
+        return fedfi.Trained(loss=1.0, steps=1, examples=len(client.data.train))
+
+
+class Level(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+def test_a_run_tells_it_once_at_its_end(tmp_path) -> None:
+    """A third of the test examples is of class 0; after three rounds the loss is 2/3 * 7.5 + log(1 + 2 exp(-7.5))."""
+    result = fedfi.run(Leaning(), dataclasses.replace(small(), model=Level), rounds=3, out=tmp_path / "a")
+    assert result.metrics[-1]["global/loss"] == pytest.approx(5 + math.log1p(2 * math.exp(-7.5)), rel=1e-5)
+    told = [event for event in read_lines(tmp_path / "a" / "events.jsonl") if event.get("key") == "divergence"]
+    assert [event["round"] for event in told] == [3]
+    assert told[0]["text"] == (
+        "the global loss is 5.0011 after round 3, chance is 1.0986, and the accuracy 0.3333 is that of chance;"
+        " try a smaller learning_rate"
+    )

@@ -106,6 +106,18 @@ def test_a_missing_option(module):
         build("own_models:net", CIFAR, {})
 
 
+def test_a_class_that_takes_something_else_first(module):
+    class Net(nn.Linear):
+        def __init__(self, channels, classes):
+            super().__init__(channels, classes)
+
+    module.Net = Net
+    with pytest.raises(
+        InputError, match=r"'channels', the first of the class Net, .* such as def net\(spec\): return Net"
+    ):
+        build("own_models:Net", CIFAR, {})
+
+
 def test_a_function_without_options(module):
     module.net = lambda spec: nn.Linear(1, 2)
     with pytest.raises(InputError, match="units: the model has no options"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,8 +180,35 @@ def test_a_verdict_on_what_most_methods_report(tmp_path: Path) -> None:
     runs.append(record(tmp_path, "c", [both]))
     text = verdict(runs)
     assert "<b>b</b> reached <b>80.00%</b> mean accuracy of the clients" in text
-    assert "the best of 3" in text
+    assert "the first of 3 (one seed)" in text
     assert "a, 70.00%" in text
+
+
+def judged_as(folder: Path, **accuracies: list[float]) -> str:
+    """The verdict on some methods, by their accuracies, one a seed."""
+    lines = {
+        name: [{"round": 1, "seconds": 1.0, "global/accuracy": v} for v in values]
+        for name, values in accuracies.items()
+    }
+    return verdict(
+        [record(folder / str(i), name, [line]) for name, many in lines.items() for i, line in enumerate(many)]
+    )
+
+
+def test_a_verdict_is_no_larger_than_what_was_seen(tmp_path: Path) -> None:
+    assert "level with a" in judged_as(tmp_path / "1", a=[0.7], b=[0.70000001])
+    assert "the best of 2" in judged_as(tmp_path / "2", a=[0.6, 0.62], b=[0.7, 0.71])
+    assert "the first of 2; seeds differ by more" in judged_as(tmp_path / "3", a=[0.6, 0.8], b=[0.72, 0.73])
+
+
+def test_runs_on_different_data_are_not_ranked(tmp_path: Path) -> None:
+    line = {"round": 1, "seconds": 1.0, "global/accuracy": 0.5}
+    one, two = (record(tmp_path, name, [line]) for name in ("a", "b"))
+    digits, shapes = ({**run.config, "data": {"name": name}} for run, name in ((one, "digits"), (two, "shapes")))
+    text = verdict([replace(one, config=digits), replace(two, config=shapes)])
+    assert "These runs are not compared: data.name is &quot;digits&quot; and &quot;shapes&quot;." in text
+    assert "best" not in text
+    assert "reached" in verdict([replace(one, config=digits), replace(two, config=digits)])
 
 
 def test_the_least_loss_is_the_best(tmp_path: Path) -> None:

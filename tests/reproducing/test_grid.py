@@ -70,6 +70,7 @@ def test_the_best_choice_is_the_largest_number_and_of_losses_the_smallest(tmp_pa
 
     assert interval(found, first=0.2, second=0.1) == 1
     assert interval(found, first=math.nan, second=0.1) == 2
+    assert interval(found, first=0.2, second=0.2) == 1  # the first of equals
     losses = grid(tmp_path, RATINGS.replace('metric = "validation/hr@10"', 'metric = "validation/loss"'))
     assert interval(losses, first=0.2, second=0.1) == 2
 
@@ -79,6 +80,9 @@ def test_a_run_came_to_its_best_round_where_one_is_chosen() -> None:
     assert final_of({"curves": curves, "best": 4}, "ranking/hr@10", 2) == [0.5]
     assert final_of({"curves": curves, "best": None}, "ranking/hr@10", 2) == [0.5, 0.3]
     assert final_of({"curves": curves}, "ranking/hr@10", 1) == [0.3]
+    totals = {"curves": {"bytes/total": [[1, 10.0], [2, 30.0]]}, "best": None}
+    assert final_of(totals, "bytes/total", 2) == [30.0]
+    assert final_of(totals | {"best": 1}, "bytes/total", 2) == [10.0]
 
 
 def test_a_file_may_extend_another(tmp_path: Path) -> None:

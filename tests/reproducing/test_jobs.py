@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.reproducing.files import grid, pretend
+from tests.reproducing.files import RATINGS, grid, pretend
 
 from fedfi.errors import InputError
 from fedfi.reproducing.grid import Cell, Grid, digest
@@ -120,6 +120,18 @@ def test_tuning_tries_what_is_open_once(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "tuning.json").read_text())
     assert kept["best"] == {"fedrkg/honest": trials[0].choice}
     assert kept["rounds"] == 2
+    assert tuning.doubts() == []  # two values, each at an end
+
+
+def test_equals_and_ends_of_what_was_tried_are_told(tmp_path: Path) -> None:
+    tuning = Tuning(grid(tmp_path, RATINGS.replace('interval" = [1, 2]', 'interval" = [1, 2, 4]')), tmp_path)
+    trials = [t for t in tuning.trials(["fedrkg"]) if t.key == "fedrkg/honest"]
+    for trial, value in zip(trials, (0.3, 0.3, 0.1), strict=True):
+        tuning.keep(trial, value)
+    equal, end = tuning.doubts(["fedrkg"])
+    assert equal.startswith("fedrkg/honest: ")
+    assert " was taken, the first of equals; so good are " in equal
+    assert end == "fedrkg/honest: interval 1 is at an end of what was tried; widen it"
 
 
 def test_one_run_of_each_setting_goes_first_where_training_is_shared(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="0,1,...", help="Instead of the grid's; 0-2 is 0,1,2.", show_default=False),
+        typer.Option(metavar="0,1,...", help="Run these instead of the grid's; 0-2 is 0,1,2.", show_default=False),
     ] = None,
     only: Annotated[str | None, typer.Option(metavar="A,B,...", help="These methods alone.")] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Choose learning rates, and stop there.")] = False,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedfi import registry
 from fedfi.cli.exits import note_workers, quoted, stoppable
+from fedfi.cli.results import warned
 from fedfi.cli.running import check_writable, remembered
 from fedfi.cli.summary import comma_separated, markdown, print_table, summarise, values_of
 from fedfi.cli.variants import variants
@@ -118,7 +119,7 @@ def _compare(
     elif not quiet:
         print(table, end="")
     if not quiet:
-        _tell_failures(p for p in planned if p.directory not in failed)
+        _tell(p for p in planned if p.directory not in failed)
         print(f"table: {out / 'table.md'}; all runs as a page: fedfi report {quoted(out)}", file=sys.stderr)
     if failed:
         raise RunError(f"{len(failed)} of {len(planned)} runs failed: {', '.join(map(str, failed))}")
@@ -235,10 +236,12 @@ def _done(planned: Planned) -> int:
     return read_run(planned.directory).rounds if planned.state == "begun" else 0
 
 
-def _tell_failures(planned: Iterable[Planned]) -> None:
+def _tell(planned: Iterable[Planned]) -> None:
+    """What failed in the runs, and what each warned of while it ran; they told those of their start when they began."""
     for p in planned:
-        for reason in reasons(read_run(p.directory).of_kind("failure")):
-            print(f"{p.label} seed {p.seed}: {reason}", file=sys.stderr)
+        run = read_run(p.directory)
+        for line in reasons(run.of_kind("failure")) + warned([w for w in run.of_kind("warning") if "round" in w]):
+            print(f"{p.label} seed {p.seed}: {line}", file=sys.stderr)
 
 
 def _write(

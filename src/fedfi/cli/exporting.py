@@ -30,7 +30,7 @@ from fedfi.federation.saved import last_state
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Benches
 from fedfi.importing import importing_from
-from fedfi.models.norms import has_static_norms, keep_statistics
+from fedfi.models.norms import has_static_norms, keep_statistics, running_norms
 
 _SUFFIXES = (".safetensors", ".pt2")
 
@@ -81,9 +81,10 @@ def _export(experiment: Experiment, directory: Path, capacity: str | None, out: 
     module.eval()
     if (inputs := _inputs(directory, task)) is not None:
         about[METADATA] = inputs
-    if has_static_norms(module) and task.examples.validation is not None:
+    renew = experiment.method.mixes_networks() and bool(running_norms(module))
+    if (renew or has_static_norms(module)) and task.examples.validation is not None:
         check_same_data(directory, task.data)
-        take_statistics(task, module, task.examples.validation)
+        take_statistics(task, module, task.examples.validation, renew=renew)
         keep_statistics(module)
     program = out.suffix == ".pt2"
     content = _program(module, task.data.spec.example(), about) if program else serialised(module.state_dict(), about)

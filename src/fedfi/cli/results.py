@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from fedfi.errors import counted
 from fedfi.federation.divergence import DIVERGENCE, short
 from fedfi.federation.failing import UNJUDGED, reasons
 from fedfi.federation.spent import privacy
@@ -16,6 +19,30 @@ _JUDGED = (
     ("clients, own test examples: mean", "local/{}_mean"),
     ("clients, own test examples: worst", "local/{}_worst"),
 )
+
+
+_TOLD = 5
+
+
+def warned(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each kind of warning, what went astray last; of warnings under one key the last counts.
+
+    Args:
+        warnings: Events of the kind ``"warning"``.
+    """
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for warning in warnings:
+        kinds.setdefault(str(warning.get("key", warning["text"])), []).append(warning)
+    astray = [kinds.pop(key) for key in (DIVERGENCE, UNJUDGED) if key in kinds]
+    others = list(kinds.values())
+    lines = [_warning(same) for same in others[:_TOLD]]
+    lines += [f"{counted(len(others) - _TOLD, 'more warning')} in events.jsonl"] if len(others) > _TOLD else []
+    return lines + [_warning(same) for same in astray]
+
+
+def _warning(same: Sequence[Mapping[str, Any]]) -> str:
+    often = f" ({len(same)} times; this is the last)" if len(same) > 1 else ""
+    return f"warning: {same[-1]['text']}{often}"
 
 
 def print_result(directory: Path) -> None:
@@ -55,11 +82,5 @@ def print_result(directory: Path) -> None:
     console.print(f"client failures: {len(failures)}")
     for reason in reasons(failures):
         console.print(f"  {reason}", markup=False)
-    astray = [w for w in warnings if w.get("key") == DIVERGENCE]
-    for said in (astray, unjudged):
-        if said:
-            console.print(f"warning: {said[-1]['text']}", markup=False)
-    if len(warnings) > len(astray) + len(unjudged):
-        console.print(
-            f"warnings: {len(warnings) - len(astray) - len(unjudged)}, see {directory / 'events.jsonl'}", markup=False
-        )
+    for line in warned(warnings):
+        console.print(line, markup=False)

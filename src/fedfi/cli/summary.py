@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.federation.divergence import deviation, short
+from fedfi.federation.spent import is_total
 from fedfi.report.reading import RunRecord, judged, percent, size
 
 _FIRST = (
@@ -53,7 +54,7 @@ def values_of(run: RunRecord, last: int) -> dict[str, float]:
     for key in lines[-1] if lines else ():
         found = [line[key] for line in lines if key in line]
         if key not in ("round", *_TOTALS):
-            values[key] = sum(found) / len(found)
+            values[key] = found[-1] if is_total(key) else sum(found) / len(found)
     values |= {key: run.total(key) for key in _TOTALS}
     values |= run.spent  # not judged: what counts is what all rounds came to
     values["failures"] = float(len(run.of_kind("failure")))

@@ -207,6 +207,9 @@ def _read_npz(path: Path, test: Path | None, name: str) -> Pair:
 def _npz(path: Path, name: str) -> dict[str, arrays.Array]:
     try:
         with path.open("rb") as file:  # which numpy leaves open where the archive is damaged
+            if not file.read(6).startswith((b"PK", b"\x93NUMPY")):
+                raise InputError(f"data {name!r}: {path} cannot be read: it is no npz file, whatever its name")
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if not isinstance(loaded, NpzFile):
                 raise InputError(f"data {name!r}: {path} is a single array (npy), expected an npz file of several")

@@ -107,7 +107,7 @@ class Workplace:
             with one_thread():
                 module = self._loaded(what, packet).module
                 if (own := self.task.examples.validation) is not None:
-                    take_statistics(self.task, module, own)
+                    take_statistics(self.task, module, own, renew=self.algorithm.mixes_networks())
                 return sums(self.task, module, examples, start, stop)
         except Exception as error:
             raise RunError(f"evaluation failed: {first_line(error)}{place(error)}") from error

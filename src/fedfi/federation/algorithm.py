@@ -149,6 +149,14 @@ class Algorithm(ABC, Generic[State], metaclass=Checked):
         """
         return ()
 
+    def mixes_networks(self) -> bool:
+        """Whether the model is a mean over clients that train differing parts of it.
+
+        Running statistics of their batch norms then fit none of these networks. They are measured anew before a model
+        is judged or delivered: on the server's examples, and on a client's own where it judges its submodel.
+        """
+        return False
+
     @abstractmethod
     def init(self, task: Task, rng: torch.Generator) -> State:
         """The server's state before the first round."""

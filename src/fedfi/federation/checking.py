@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from fedfi.arguments import as_call, described, expect
 from fedfi.data.federated import FederatedData
 from fedfi.data.ratings import RatingsData
-from fedfi.errors import InputError, about, some
+from fedfi.errors import InputError, about, counted, some
 from fedfi.federation.algorithm import Algorithm, EvaluatesClients, NotesOnClients
+from fedfi.federation.divergence import Expected
 from fedfi.federation.evaluation import Evaluate
-from fedfi.federation.task import Task
+from fedfi.federation.rng import keyed_global_rng
+from fedfi.federation.task import Task, cross_entropy
+from fedfi.models.norms import names_of_running_norms
 
 
 def check_method_and_task(algorithm: object, task: object) -> None:
@@ -85,6 +89,36 @@ def check_data(task: Task, evaluate: Evaluate) -> None:
 def notes_on_method(algorithm: Algorithm[Any], clients: Sequence[str]) -> list[str]:
     """What a method has to say of so many clients before the first round."""
     return algorithm.notes_on_clients(clients) if isinstance(algorithm, NotesOnClients) else []
+
+
+def running_statistics(task: Task) -> list[str]:
+    """Where the task's model has batch norms that keep running statistics."""
+    if not isinstance(task.data, FederatedData):
+        return []  # methods of ratings bring their own models
+    with keyed_global_rng(0, "trial"):
+        return names_of_running_norms(task.model())
+
+
+def expected_of(task: Task, norms: Sequence[str]) -> Expected:
+    """What losses are held against: under cross-entropy, chance is the logarithm of the number of classes."""
+    known = task.loss is cross_entropy
+    return Expected(math.log(max(2, task.data.spec.classes)) if known else None, norms)
+
+
+def notes_on_norms(algorithm: Algorithm[Any], task: Task, norms: Sequence[str]) -> list[str]:
+    """What will not work of batch norms where clients train differing networks and the server has no examples."""
+    if not norms or not algorithm.mixes_networks():
+        return []
+    own = task.examples.validation
+    if own is not None and len(own) > 1:
+        return []
+    layers = f"{counted(len(norms), 'batch norm')} ({some(norms)})"
+    return [
+        f"the model has {layers} with running statistics, and clients train differing parts of it: the mean of their"
+        " statistics fits no network, so that accuracies may be those of chance. With data.validation (a few hundred"
+        " examples) statistics are measured anew before a model is judged or delivered; or use group norm"
+        ' (torch.nn.GroupNorm, norm = "group")'
+    ]
 
 
 def notes_on_split(task: Task) -> list[str]:

@@ -15,10 +15,12 @@ from fedfi.data.federated import FederatedData
 from fedfi.data.ratings import RatingsData
 from fedfi.errors import InputError
 from fedfi.federation.client import Client
-from fedfi.federation.packet import Packet
+from fedfi.federation.packet import Packet, Tree
+from fedfi.federation.rng import keyed_global_rng
 from fedfi.federation.task import Task
 from fedfi.federation.trial import check_values
-from fedfi.models.norms import has_static_norms, recompute_statistics
+from fedfi.federation.workbench import Workbench
+from fedfi.models.norms import has_static_norms, recompute_statistics, renew_statistics, running_norms
 from fedfi.validation import OPTIONS, Checked
 
 SHARD = 2_000
@@ -101,12 +103,37 @@ def shards(examples: Examples) -> list[tuple[int, int]]:
     return [(a, min(a + SHARD, len(examples))) for a in range(0, len(examples), SHARD)]
 
 
-def take_statistics(task: Task, module: nn.Module, examples: Examples) -> None:
-    """Gives static batch norms, if there are any, the statistics of one pass over these examples."""
-    if not has_static_norms(module):
-        return
-    positions = torch.arange(len(examples)).split(_BATCH)
-    recompute_statistics(module, (examples.batch(part)[0].to(task.device) for part in positions))
+def take_statistics(task: Task, module: nn.Module, examples: Examples, *, renew: bool = False) -> None:
+    """Gives batch norms, if there are any, the statistics of one pass over these examples.
+
+    Args:
+        task: Says on which device.
+        module: The network.
+        examples: Only their inputs are read.
+        renew: Measure running statistics anew, too; otherwise those of static norms alone.
+    """
+    parts = torch.arange(len(examples)).split(_BATCH)
+    if has_static_norms(module):
+        recompute_statistics(module, (examples.batch(part)[0].to(task.device) for part in parts))
+    if renew and running_norms(module):
+        parts = tuple(part for part in parts if len(part) > 1)  # one example has no variance
+        renew_statistics(module, (examples.batch(part)[0].to(task.device) for part in parts))
+
+
+def renewed(task: Task, model: Tree) -> Tree:
+    """A model by name with the running statistics of its batch norms measured anew on the server's examples.
+
+    It is the same model where there are no such norms, or no examples.
+    """
+    if (own := task.examples.validation) is None:
+        return model
+    with keyed_global_rng(0, "renewed"):
+        bench = Workbench(task.model(), task.device)
+    if not running_norms(bench.module):
+        return model
+    bench.load(model)
+    take_statistics(task, bench.module, own, renew=True)
+    return model | {name: buffer.cpu().clone() for name, buffer in bench.buffers().items() if name in model}
 
 
 def evaluate_model(packet: Packet, client: Client) -> dict[str, float | str]:
@@ -118,12 +145,16 @@ def evaluate_model(packet: Packet, client: Client) -> dict[str, float | str]:
     return evaluate_workbench(client)
 
 
-def evaluate_workbench(client: Client) -> dict[str, float | str]:
+def evaluate_workbench(client: Client, *, renew: bool = False) -> dict[str, float | str]:
     """Judges the client's workbench as it stands on the client's own test examples.
 
     Static batch norms take their statistics from the client's training examples.
+
+    Args:
+        client: Whose workbench and examples.
+        renew: Whether others do so, too: their running statistics are of other networks than this one.
     """
     if len(client.data.test) == 0:
         return {"examples": 0.0}
-    take_statistics(client.task, client.workbench.module, client.data.train)
+    take_statistics(client.task, client.workbench.module, client.data.train, renew=renew)
     return {**means([sums(client.task, client.workbench.module, client.data.test)])}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +25,9 @@ from fedfi.federation.algorithm import (
     Reply,
     UpdatesCohorts,
 )
-from fedfi.federation.divergence import DIVERGENCE, divergence
+from fedfi.federation.divergence import DIVERGENCE, Expected, divergence
 from fedfi.federation.engine import Engine, Split, Work
-from fedfi.federation.evaluation import Evaluate
+from fedfi.federation.evaluation import Evaluate, renewed
 from fedfi.federation.exhibits import Exhibition
 from fedfi.federation.failing import UNJUDGED, unjudged
 from fedfi.federation.packet import Layout, Packet, PacketError, Tree
@@ -39,7 +38,7 @@ from fedfi.federation.rng import keyed_generator
 from fedfi.federation.rows import attach_all
 from fedfi.federation.saved import Content, check_config, has_begun, load, settings
 from fedfi.federation.stopping import BestRound
-from fedfi.federation.task import Task, cross_entropy
+from fedfi.federation.task import Task
 from fedfi.federation.workbench import deployable, tied
 
 Observer = Callable[[Mapping[str, Any]], None]
@@ -97,6 +96,7 @@ class Loop:
         self.many = isinstance(algorithm, UpdatesCohorts)  # too many clients for a line of events each
         self.failures: list[Failure] = []
         self.notes: list[str] = []
+        self.expected = Expected()
         self.best = BestRound(evaluate, directory.checkpoints if directory else None)
         self.config, self.written = settings(config), config
         self.exhibition = Exhibition(algorithm, task, engine, directory.path if directory else None)
@@ -133,7 +133,7 @@ class Loop:
                 nobody = not judged and len(self.failures) > failed
             line = {"round": done, "seconds": time.perf_counter() - started, **metrics}
             lines.append(line)
-            self._note_divergence(lines)
+            self._note_divergence(lines, ended=done == rounds or self.best.gives_up(lines))
             if self.directory:
                 self.directory.metrics(line)
             if nobody:
@@ -148,6 +148,7 @@ class Loop:
                 observe(line)
         model, best = self.best.result(lines, hooks.deployed(self.algorithm, state))
         own = isinstance(self.algorithm, DeploysNetwork) or isinstance(self.task.data, RatingsData)
+        model = renewed(self.task, model) if self.algorithm.mixes_networks() else model
         if self.directory:
             path = self.directory.path / "model.safetensors"
             checkpoint.tensors_to_file(path, model if own else deployable(self.task, model))
@@ -326,10 +327,9 @@ class Loop:
                 numbers[key] = value
         return numbers
 
-    def _note_divergence(self, lines: list[dict[str, Any]]) -> None:
-        chance = math.log(max(2, self.task.data.spec.classes)) if self.task.loss is cross_entropy else None
-        text = divergence(lines, chance)
-        if text and not (lines[:-1] and divergence(lines[:-1], chance)):
+    def _note_divergence(self, lines: list[dict[str, Any]], ended: bool) -> None:
+        text = divergence(lines, self.expected, ended=ended)
+        if text and not (lines[:-1] and divergence(lines[:-1], self.expected)):
             self._event("warning", round=lines[-1]["round"], key=DIVERGENCE, text=text)
 
     def _failed(self, failure: Failure, round: int) -> None:

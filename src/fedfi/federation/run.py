@@ -18,9 +18,12 @@ from fedfi.federation.checking import (
     check_data,
     check_method_and_task,
     check_rest,
+    expected_of,
     notes_on_data,
     notes_on_method,
+    notes_on_norms,
     notes_on_split,
+    running_statistics,
 )
 from fedfi.federation.engine import Engine
 from fedfi.federation.evaluation import Evaluate
@@ -113,7 +116,10 @@ def run(
                 directory = _open(Path(out), task, config, resume)
             loop = Loop(algorithm, task, seed, engine, directory, evaluate, min_replies, checkpoint_every, config)
             held = notes_on_data(algorithm, task, evaluate) if owned else []  # another engine's data may be elsewhere
+            norms = running_statistics(task)
             loop.notes = odd + held + notes_on_split(task) + notes_on_method(algorithm, engine.clients())
+            loop.notes += notes_on_norms(algorithm, task, norms)
+            loop.expected = expected_of(task, norms)
             load_before(algorithm, task)
             with showing(rounds, quiet=not progress) as show:  # the first state is held by nobody but the loop
                 return loop.run(start.pop(), rounds, resume, [show, observe] if observe else [show])

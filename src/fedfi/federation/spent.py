@@ -1,4 +1,8 @@
-"""What a run has spent of a budget, such as privacy: never given back, whichever round is the best."""
+"""Numbers that grow from round to round: what a run has spent of a budget, such as privacy, and running totals.
+
+What is spent is never given back, whichever round is the best. A running total is what it came to until a round: of
+several rounds the newest counts, never their mean.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,20 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+TOTAL = "bytes/total"
+"""The bytes that have gone up and down until a round, as a grid keeps them."""
 _BUDGET = "privacy/"
+_TOTALS = "/total"
 
 
 def is_spent(key: str) -> bool:
     """Whether a number of `metrics.jsonl` says what has been spent until then, not how good a round is."""
     return key.startswith(_BUDGET)
+
+
+def is_total(key: str) -> bool:
+    """Whether a number is a running total, which is never averaged over rounds: what is spent, and ``".../total"``."""
+    return is_spent(key) or key.endswith(_TOTALS)
 
 
 def spent(lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -191,7 +191,7 @@ def _check_size(shapes: nn.Module, where: str) -> None:
 
 
 def _checked(make: Callable[..., object], where: str, options: Mapping[str, object]) -> dict[str, object]:
-    _, *parameters = _parameters(make, where)
+    first, *parameters = _parameters(make, where)
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in options:
@@ -201,11 +201,21 @@ def _checked(make: Callable[..., object], where: str, options: Mapping[str, obje
             raise SettingError(f"{option}: " + unknown("option", option, named))
     for option, parameter in named.items():
         if parameter.default is parameter.empty and option not in options:
-            raise SettingError(f"{option}: is missing, the model needs it")
+            raise SettingError(f"{option}: is missing, the model needs it{_of_class(make, first.name)}")
     checked = dict(options)
     for option in named.keys() & options.keys():
         checked[option] = _value(named[option].annotation, options[option], option)
     return checked
+
+
+def _of_class(make: Callable[..., object], first: str) -> str:
+    """What to do where a model is named by its class, which takes something else than the input specification first."""
+    if not isinstance(make, type):
+        return ""
+    return (
+        f"; {first!r}, the first of the class {make.__name__}, would be given the input specification: name a function"
+        f" that makes the model, such as def net(spec): return {make.__name__}(...)"
+    )
 
 
 def _parameters(make: Callable[..., object], where: str) -> list[inspect.Parameter]:

@@ -105,6 +105,63 @@ def recompute_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
             module.training = mode
 
 
+def renew_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Measures the running statistics of batch norms anew, by one pass over data; `running_norms` says of which.
+
+    Each becomes the plain mean over batches of the batch's mean, or of its unbiased variance, while every such norm
+    before it normalises by the batch as in training; other modules run as in evaluation. Counts of batches stay.
+
+    Args:
+        model: The model; its modules keep their modes.
+        batches: Inputs ``[batch, ...]`` of two examples or more, read once; without any, all stays as it is.
+    """
+    norms = running_norms(model)
+    modes = {module: module.training for module in model.modules()}
+    momenta = [norm.momentum for norm in norms]
+    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.reset_running_stats()
+        norm.momentum = None  # a cumulative mean
+    seen = [False] * len(norms)
+    try:
+        with torch.no_grad():
+            for inputs in batches:
+                model(inputs)
+        seen = [bool(norm.num_batches_tracked) for norm in norms]
+    finally:
+        for norm, momentum, values, found in zip(norms, momenta, before, seen, strict=True):
+            norm.momentum = momentum
+            for name, buffer in norm.named_buffers():
+                if not found or name == "num_batches_tracked":
+                    buffer.copy_(values[name])
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def running_norms(model: nn.Module) -> list[_BatchNorm]:
+    """The batch norms that keep running statistics; not those that a model leaves in evaluation mode in training."""
+    return list(_running_norms(model).values())
+
+
+def names_of_running_norms(model: nn.Module) -> list[str]:
+    """Where in the model the norms of `running_norms` are, such as ``"features.1"``."""
+    return list(_running_norms(model))
+
+
+def _running_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    found = {n: m for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats}
+    if not found:
+        return {}
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    found = {name: norm for name, norm in found.items() if norm.training}
+    for module, mode in modes.items():
+        module.training = mode
+    return found
+
+
 def has_static_norms(model: nn.Module) -> bool:
     """Whether a model has batch norms that keep no running statistics."""
     return bool(_static_norms(model))

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedfi.channels import Wiring, discover
 from fedfi.data.dataset import Dataset, Examples
@@ -19,6 +18,7 @@ from fedfi.federation.packet import Tree
 from fedfi.federation.task import Task
 from fedfi.federation.workbench import Workbench
 from fedfi.models import InputSpec
+from fedfi.models.norms import renew_statistics, running_norms
 
 _BATCH = 100
 
@@ -83,26 +83,10 @@ class Server:
 
         The means of parties' statistics are not those of the merged network; one pass over the server's inputs is.
         """
-        module = self.bench.module
-        norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        batches = [x for x in self.inputs() if len(x) > 1] if norms else []
+        batches = [x for x in self.inputs() if len(x) > 1] if running_norms(self.bench.module) else []
         if not batches:
             return model
-        module = self.loaded(model)
-        momenta = [norm.momentum for norm in norms]
-        counts = [None if n.num_batches_tracked is None else n.num_batches_tracked.clone() for n in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a cumulative mean
-            norm.train()
-        with torch.no_grad():
-            for batch in batches:
-                module(batch)
-        for norm, momentum, count in zip(norms, momenta, counts, strict=True):
-            norm.momentum = momentum
-            if norm.num_batches_tracked is not None and count is not None:
-                norm.num_batches_tracked.copy_(count)
-        module.eval()
+        renew_statistics(self.loaded(model), batches)
         return model | {n: t.clone() for n, t in self.bench.buffers().items()}
 
 

@@ -235,6 +235,10 @@ class Private(Algorithm[PrivateState]):
         epsilon = accounting.epsilon(state.multiplier, rounds, self.delta, self._sampling(state.clients))
         return {"privacy/epsilon": epsilon, "privacy/delta": self.delta, "privacy/noise": state.multiplier}
 
+    def mixes_networks(self) -> bool:
+        """The inner method's."""
+        return self.algorithm.mixes_networks()
+
     def global_model(self, state: PrivateState) -> Tree:
         """The inner method's."""
         return self._inner.global_model(state.inner)

@@ -11,6 +11,7 @@ from html import escape
 from fedfi.federation.divergence import deviation, short
 from fedfi.report.html import details, table
 from fedfi.report.reading import RunRecord, percent, rounds_of, size
+from fedfi.validation import shown
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,15 @@ _COLUMNS = {
 
 
 def verdict(runs: Sequence[RunRecord]) -> str:
-    """A sentence, then what it cost."""
+    """A sentence, then what it cost; of runs on different data the sentence says in what they differ, and no more."""
     setting = _setting(runs[0])
     open_ = [r for r in runs if not r.finished]
     note = f" {len(open_)} of {len(runs)} runs are not finished." if open_ else ""
+    lengths = sorted({r.rounds for r in runs if r.finished})
+    if len(lengths) > 1:
+        note += f" They are of {lengths[0]} to {lengths[-1]} rounds."
+    if apart := _apart(runs):
+        return f"<p class=verdict>These runs are not compared: {escape(apart)}.{note}</p>"
     score = max(_SCORES, key=lambda s: len({r.label for r in runs if s.key in r.result}))  # of equals, the first
     found: dict[str, list[float]] = {}
     for r in runs:
@@ -71,10 +77,40 @@ def verdict(runs: Sequence[RunRecord]) -> str:
     value = score.shown(statistics.fmean(found[best]))
     reached = f"<b>{escape(best)}</b> reached <b>{value}</b> {score.what}"
     if len(found) > 1:
-        reached += f", the best of {len(found)}"
+        reached += escape(_standing(ranked, found, score))
     rounds = max(r.rounds for r in runs if r.label == best)
     sentence = f"<p class=verdict>{reached} {escape(setting)}, after {rounds_of(rounds)}.{note}</p>"
     return sentence + _facts(runs, ranked, found, score)
+
+
+def _apart(runs: Sequence[RunRecord]) -> str:
+    """The first difference of the runs' data, such as ``data.name is "digits" and "shapes"``; empty: none."""
+    tables = [r.config.get("data", {}) for r in runs]
+    for key in dict.fromkeys(key for data in tables for key in data):
+        values = list(dict.fromkeys(shown(data[key]) if key in data else "not said" for data in tables))
+        if len(values) > 1:
+            return f"data.{key} is {values[0]} and {values[1]}"
+    for what, found in (
+        ("the data are", [str(r.split["name"]) for r in runs if "name" in r.split]),
+        ("clients are", [str(len(r.split["clients"])) for r in runs if "clients" in r.split]),
+    ):
+        values = list(dict.fromkeys(found))
+        if len(values) > 1:
+            return f"{what} {values[0]} and {values[1]}"
+    return ""
+
+
+def _standing(ranked: Sequence[str], found: dict[str, list[float]], score: Score) -> str:
+    """What the first of several labels is: the best, if the next is further off than seeds are from each other."""
+    first, second = (statistics.fmean(found[label]) for label in ranked[:2])
+    if score.shown(first) == score.shown(second):
+        return f", level with {ranked[1]}"
+    spread = [apart for label in ranked[:2] if (apart := deviation(found[label])) is not None]
+    if not spread:
+        return f", the first of {len(found)} (one seed)"
+    if abs(first - second) < max(spread):
+        return f", the first of {len(found)}; seeds differ by more than it does from the next"
+    return f", the best of {len(found)}"
 
 
 def _setting(run: RunRecord) -> str:

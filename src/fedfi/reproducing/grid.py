@@ -14,7 +14,7 @@ from typing import Any, final
 from fedfi.composing import choose
 from fedfi.errors import InputError, unknown
 from fedfi.experiment import Experiment, from_dict
-from fedfi.federation.spent import is_spent
+from fedfi.federation.spent import is_spent, is_total
 from fedfi.reproducing.gridfile import OF_METHOD, OF_SCALE, check, merged, read
 from fedfi.reproducing.paper import Paper, check_paper
 from fedfi.validation import shown
@@ -206,7 +206,9 @@ def digest(tables: Mapping[str, Any]) -> str:
 
 
 def final_of(found: Mapping[str, Any], key: str, last: int) -> list[float]:
-    """What a run came to: its value in the best round where one is chosen, else the last ones; what is spent, in all.
+    """What a run came to: its value in the best round where one is chosen, else the last ones.
+
+    Of a running total, such as bytes, the last one alone; what is spent, such as privacy, is that of all rounds.
 
     Args:
         found: The content of a run's file.
@@ -217,7 +219,7 @@ def final_of(found: Mapping[str, Any], key: str, last: int) -> list[float]:
     if is_spent(key):
         return [curve[-1][1]]
     best = [value for at, value in curve if at == found.get("best")]
-    return best or [value for _, value in curve[-last:]]
+    return best or [value for _, value in curve[-1 if is_total(key) else -last :]]
 
 
 def is_percent(key: str) -> bool:

@@ -16,6 +16,7 @@ from fedfi.federation.checkpoint import write_atomically
 from fedfi.federation.failing import reasons
 from fedfi.federation.loop import RunResult
 from fedfi.federation.run import run
+from fedfi.federation.spent import TOTAL
 from fedfi.federation.task import Task
 from fedfi.parallel import Tell
 from fedfi.progress import loading
@@ -24,8 +25,6 @@ from fedfi.reproducing.grid import digest, final_of
 from fedfi.reproducing.jobs import Job
 
 EVALUATED = ("global/", "levels/", "local/", "validation/", "ranking/")
-TOTAL = "bytes/total"
-"""The curve of the bytes that have gone up and down, at the rounds of evaluations."""
 KEPT = (
     *EVALUATED,
     "jaccard/",

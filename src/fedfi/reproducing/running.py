@@ -99,6 +99,8 @@ def _tune(grid: Grid, out: Path, options: Options) -> None:
     failed = _spread(works, names, rounds, options, lambda number, text: found.keep(trials[number], float(text)))
     if failed:
         raise RunError(f"{out}: {len(failed)} runs of tuning failed, all others are done: {', '.join(failed)}")
+    for text in found.doubts(options.only):
+        _say(text, options)
 
 
 def _run(grid: Grid, out: Path, options: Options, until: float) -> list[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedfi.federation.checkpoint import write_atomically
+from fedfi.federation.spent import TOTAL
 from fedfi.linechart import Panel, svg
 from fedfi.reproducing.grid import Cell, Grid, final_of, is_percent
 from fedfi.reproducing.gridfile import OnTraffic
 from fedfi.reproducing.jobs import runs_of
-from fedfi.reproducing.performing import TOTAL
 
 
 def write(grid: Grid, out: Path) -> None:

@@ -25,6 +25,9 @@ from fedfi.reproducing.grid import Cell, Choice, Grid, better, said
 from fedfi.reproducing.jobs import TRAINED, read_tuning, tuning_key
 from fedfi.reproducing.performing import Tasks
 
+_MOST_ENDS = 2
+"""Of so many values each is at an end."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -91,6 +94,34 @@ class Tuning:
         best = {key: best_of(self._grid, key.partition("/")[0], row) for key, row in self._found.items()}
         content = {"rounds": self._grid.tuning_rounds, self._name: self._found, "best": best}
         write_atomically(self._path, (json.dumps(content, indent=1) + "\n").encode())
+
+    def doubts(self, only: Collection[str] | None = None) -> list[str]:
+        """What is doubtful about choices: equals, of which the first was taken, and ends of what was tried.
+
+        Args:
+            only: Labels of methods; by default all.
+        """
+        rows = ((cell.method, _key(cell), self._found.get(_key(cell), {})) for cell in self._cells(only))
+        return [f"{key}: {text}" for method, key, row in rows if row for text in _doubts(self._grid, method, row)]
+
+
+def _doubts(grid: Grid, method: str, row: Mapping[str, float]) -> Iterator[str]:
+    best, choices = best_of(grid, method, row), grid.choices(method)
+    equals = [said(c) for c in choices if row.get(said(c)) == row[said(best)] and said(c) != said(best)]
+    if equals:
+        yield f"{said(best)} was taken, the first of equals; so good are {'; '.join(equals)}"
+    for name, value in _values(best).items():
+        tried = {_values(choice)[name] for choice in choices}
+        if len(tried) > _MOST_ENDS and value in (min(tried), max(tried)):
+            yield f"{name} {value} is at an end of what was tried; widen it"
+
+
+def _values(choice: Choice) -> dict[str, float]:
+    """The numbers of a choice."""
+    if not isinstance(choice, dict):
+        return {"learning_rate": choice}
+    numbers = {key.rpartition(".")[2]: value for key, value in choice.items()}
+    return {key: v for key, v in numbers.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
 def _key(cell: Cell) -> str:

@@ -95,4 +95,4 @@ class Entrywise(Leveled[State], ABC):
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's submodel on its own test examples (matched local)."""
         receive(packet, client.workbench)
-        return evaluate_workbench(client)
+        return evaluate_workbench(client, renew=self.mixes_networks())

@@ -99,6 +99,10 @@ class FjORD(Leveled[FjORDState]):
     weights: Annotated[Literal["examples", "uniform"], Field(description="weight of a client in the mean")] = "examples"
     server_learning_rate: Annotated[float, Field(gt=0, description="factor of the mean update")] = 1.0
 
+    def mixes_networks(self) -> bool:
+        """Every width has batch norms of its own, whose statistics are of that width alone."""
+        return False
+
     def init(self, task: Task, rng: torch.Generator) -> FjORDState:
         """A freshly initialised model, whose batch norms each level has of its own."""
         bench = fresh_workbench(task, rng)

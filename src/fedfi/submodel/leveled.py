@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from fedfi.federation.algorithm import CONFIG, Algorithm, ClientId
 from fedfi.federation.rng import keyed_generator
-from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, empty_levels, level_name
+from fedfi.submodel.capacities import NON_UNIFORM, Capacities, assign, empty_levels, held_levels, level_name
 from fedfi.submodel.sizing import RatioKind
 
 State = TypeVar("State")
@@ -32,6 +32,10 @@ class Leveled(Algorithm[State], ABC):
     level_mode: Annotated[
         Literal["fix", "dynamic"], Field(description="a client's level is its own, or drawn anew each round")
     ] = "fix"
+
+    def mixes_networks(self) -> bool:
+        """Where some client trains less than the whole."""
+        return any(ratio < 1 for ratio in held_levels(self.capacities))
 
     @property
     def level_names(self) -> dict[str, float]:

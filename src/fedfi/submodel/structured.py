@@ -192,7 +192,7 @@ class Structured(Leveled[StructuredState]):
 
     def client_evaluate(self, packet: Packet, client: Client) -> Metrics:
         """Judges the client's network on its own test examples (matched local)."""
-        return evaluate_workbench(client.on(self.place(packet, client.benches)))
+        return evaluate_workbench(client.on(self.place(packet, client.benches)), renew=self.mixes_networks())
 
     def _submodels(
         self,
