@@ -237,7 +237,7 @@ class Private(Algorithm[PrivateState]):
 
     def mixes_networks(self) -> bool:
         """The inner method's."""
-        return self.algorithm.mixes_networks()
+        return self._inner.mixes_networks()
 
     def global_model(self, state: PrivateState) -> Tree:
         """The inner method's."""
