@@ -38,6 +38,7 @@ import numpy as np
 import torch
 
 from benchmarks.figures import Figure, Report, summary
+from benchmarks.memory import resident
 from fedfi import LocalEngine, Task, Training
 from fedfi.data.interactions import Ratings, leave_one_out
 from fedfi.data.negatives import stream
@@ -223,18 +224,16 @@ def in_own_process(users: int, items: int, each: int) -> dict[str, float]:
 
 def main() -> None:
     """One round of made-up ratings of a given size; prints seconds and memory."""
-    import resource
-
     torch.set_num_threads(1)
     data = made_up(*map(int, sys.argv[1:4]))
     assert data.interactions.gaps is not None  # made once, kept
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident()["resident"]
     engine, state = begun(data, workers=2)
     seconds = timed(lambda: train(engine, state, 1))
     engine.close()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = resident()["peak"]  # getrusage would give that of the process which began this one, if it is higher
     tables = len(data.users) * len(data.items) * DIMENSION * 4
-    print(json.dumps({"seconds": seconds, "memory": (after - before) * 1024 / tables, "tables": tables}))
+    print(json.dumps({"seconds": seconds, "memory": (after - before) / tables, "tables": tables}))
 
 
 if __name__ == "__main__":
