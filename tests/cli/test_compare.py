@@ -133,7 +133,9 @@ def test_what_a_run_warned_of_while_it_ran_is_told_once_behind_the_table(file: P
     )
     assert len(found) == 1
     assert err.count("diverges") == 1
-    code, out, _ = fedfi("run", file, "--set", "algorithm.name=fedavg", "--set", "train.learning_rate=50", "--out", "a")
+    code, out, _ = fedfi(
+        "run", file, "--set", "algorithm={name='fedavg'}", "--set", "train.learning_rate=50", "--out", "a"
+    )
     assert code == 0
     assert out.count("diverges") == 1
 
